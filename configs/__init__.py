@@ -1,0 +1,1 @@
+"""Configuration files as package data: studies, link profiles and hardware profiles."""

@@ -1,0 +1,30 @@
+"""The few exceptions of the project, told apart by what the reader of the message can do about them.
+
+Every message is one line for a person: what went wrong, where, and the mend.
+"""
+
+
+class GcaError(Exception):
+    """A run failed for a reason that its message explains. Exit code 1."""
+
+    exit_code = 1
+
+
+class ConfigError(GcaError):
+    """An argument or a configuration value is wrong; the user changes it. Exit code 2."""
+
+    exit_code = 2
+
+
+class EnvironmentFault(GcaError):
+    """The machine lacks something: a file, a package, memory, a reachable broker. Exit code 3."""
+
+    exit_code = 3
+
+
+class ProtocolError(GcaError):
+    """A peer sent bytes that break the protocol; the message is refused and counted, the receiver goes on."""
+
+
+class ConnectionLost(GcaError):
+    """The transport broke; a new connection may succeed."""

@@ -1,0 +1,41 @@
+"""What a device must know to take part in a study, in the paper's symbols; validated in one place.
+
+The server sends these values to each device when it joins, so that a shelf of Raspberry Pis needs no
+configuration of its own.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Positive = Annotated[int, Meta(ge=1, le=1_000_000)]
+Width = Annotated[int, Meta(ge=1, le=65_536)]
+Fraction = Annotated[float, Meta(gt=0.0, le=1.0)]
+PositiveReal = Annotated[float, Meta(gt=0.0, le=1e9)]
+
+
+class Hyperparameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Local training of one device. Defaults are the paper's (section "Experimental setup").
+
+    `init` says whether all devices start from one seeded model ("shared") or each from its own.
+    `optimizer` says whether Adam's moments live on between phases and rounds ("kept") or start at zero with
+    each local phase ("reset"); the paper leaves it open.
+    """
+
+    hidden: Annotated[tuple[Width, ...], Meta(max_length=8)] = (256, 64)
+    latent_dim: Width = 16
+    batch_size: Positive = 50
+    learning_rate: PositiveReal = 1e-3
+    lr_step_epochs: Positive = 1000
+    lr_decay: Fraction = 0.1
+    recon_epochs: Annotated[int, Meta(ge=0, le=10_000)] = 5
+    align_epochs: Annotated[int, Meta(ge=0, le=10_000)] = 5
+    upload_fraction: Fraction = 0.1
+    gamma: Annotated[float, Meta(ge=0.0, le=10.0)] = 1.0
+    max_weight: PositiveReal = 6.0
+    epsilon: PositiveReal = 1e-6
+    weighting: Literal["inverse", "uniform"] = "inverse"
+    threshold_quantile: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.75
+    init: Literal["shared", "independent"] = "shared"
+    optimizer: Literal["kept", "reset"] = "kept"

@@ -1,0 +1,1 @@
+"""Floor 3: emulated fleets, links, data, studies and the `gca` command."""
