@@ -1,0 +1,101 @@
+"""Find a published file on this machine, unpack it, verify it; fetch it when it is nowhere.
+
+Order of search: the folder given, then GCA_DATA_DIR, then the user cache; in each `<dataset>/<file>`, plain, `.gz`
+or `.xz`. The first file found is the one used: a damaged one is reported, never passed over.
+"""
+
+import gzip
+import lzma
+import os
+import zlib
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from edge_client.errors import ConfigError, EnvironmentFault
+from sim.data.checks import read_bounded, require_digest
+from sim.data.fetching import Opener, by_hand, fetch, open_https
+from sim.data.sources import RawFile
+
+DATA_DIR_VARIABLE = "GCA_DATA_DIR"
+
+
+def cache_dir() -> Path:
+    """Return the folder for fetched files: XDG_CACHE_HOME/gca where that is set and absolute, else ~/.cache/gca."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "gca"
+
+
+def search_path(data_dir: Path | None = None) -> tuple[Path, ...]:
+    """Return the folders to look in, first to last. A folder that was asked for and is not there is a ConfigError."""
+    folders = []
+    if data_dir is not None:
+        folders.append(_existing(data_dir, "--data-dir"))
+    if variable := os.environ.get(DATA_DIR_VARIABLE):
+        folders.append(_existing(Path(variable), DATA_DIR_VARIABLE))
+    return (*folders, cache_dir())
+
+
+def find(dataset: str, file: RawFile, folders: tuple[Path, ...]) -> Path | None:
+    """Return the path of `file`, packed or plain, or None. A packaged file is found where its package is installed."""
+    if file.package:
+        return _packaged(file)
+    candidates = (folder / dataset / (file.name + suffix) for folder in folders for suffix in ("", ".gz", ".xz"))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def read(path: Path, file: RawFile) -> bytes:
+    """Return the unpacked, verified bytes of `path`. Raises EnvironmentFault on anything but the published file."""
+    openers: dict[str, Callable[[Path], object]] = {".gz": gzip.open, ".xz": lzma.open}
+    unpack = openers.get(path.suffix, lambda plain: plain.open("rb"))
+    try:
+        with cast("BinaryIO", unpack(path)) as stream:
+            content = read_bounded(stream, file.size, str(path))
+        require_digest(content, file, str(path))
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise EnvironmentFault(
+            f"cannot read {path}: {error}; replace the file or delete it to fetch it anew"
+        ) from error
+    except EnvironmentFault as error:
+        raise EnvironmentFault(f"{error}; replace the file or delete it to fetch it anew") from error
+    return content
+
+
+def obtain(
+    dataset: str,
+    file: RawFile,
+    data_dir: Path | None = None,
+    *,
+    offline: bool = False,
+    opener: Opener = open_https,
+) -> tuple[bytes, Path]:
+    """Return the verified bytes of `file` and the path they lie at, fetching them into the user cache if need be.
+
+    Raises EnvironmentFault when the file is absent and `offline`, or cannot be fetched, or is damaged.
+    """
+    path = find(dataset, file, search_path(data_dir))
+    if path is not None:
+        return read(path, file), path
+    target = cache_dir() / dataset / file.name
+    if offline:
+        raise EnvironmentFault(f"{file.name} is not on this machine; {by_hand(file, target)}")
+    return fetch(file, target, opener), target
+
+
+def _existing(folder: Path, origin: str) -> Path:
+    if not folder.is_dir():
+        raise ConfigError(f"{origin}: {folder} is not a folder; create it, or name the one that holds the data")
+    return folder
+
+
+def _packaged(file: RawFile) -> Path:
+    try:
+        path = Path(str(resources.files(file.package) / file.name))
+    except ModuleNotFoundError as error:
+        raise EnvironmentFault(
+            f"{file.name} comes with scikit-learn, which is missing; install it: pip install 'gca[sim]'"
+        ) from error
+    if not path.is_file():
+        raise EnvironmentFault(f"{path} is missing; reinstall scikit-learn: pip install --force-reinstall scikit-learn")
+    return path

@@ -1,0 +1,35 @@
+"""Who holds which records: disjoint shards of the training normals, one realised partition per (dataset, seed)."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_client.errors import ConfigError
+from edge_client.seeds import stream
+
+MINIMUM_RECORDS = 10
+"""Fewest records of a device. With 10, the default upload fraction of 0.1 still uploads one code."""
+
+
+def device_name(i: int) -> str:
+    """Return the id of the i-th device, counted from 1; ids sort as the numbers do up to 9,999 devices."""
+    if i < 1:
+        raise ValueError(f"devices are counted from 1, not {i}")
+    return f"dev-{i:04d}"
+
+
+def iid(n: int, devices: int, seed: int, minimum: int = MINIMUM_RECORDS) -> list[NDArray[np.int64]]:
+    """Return `devices` disjoint uniform shards of range(n) whose sizes differ by at most one.
+
+    Each holds at least `minimum` records; ConfigError if n does not suffice. The shards depend on (n, devices, seed)
+    only, so every method of a study trains on the same ones (paper, section "Federated setting").
+    """
+    if devices < 1:
+        raise ConfigError(f"devices is {devices}; a partition needs at least 1")
+    smallest = n // devices
+    if smallest < max(minimum, 1):
+        raise ConfigError(
+            f"{n:,} training records over {devices:,} devices leave a device with {smallest:,}, fewer than the "
+            f"minimum of {minimum:,}; use at most {n // max(minimum, 1):,} devices or lower data.minimum_records"
+        )
+    order = stream(seed, "partition").permutation(n).astype(np.int64)
+    return np.array_split(order, devices)
