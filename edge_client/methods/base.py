@@ -1,0 +1,37 @@
+"""The device half of a federated method, as the device's life calls it."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from edge_client.methods.context import LocalContext
+from edge_client.model.trainer import ModelState
+
+Arrays = Mapping[str, NDArray[Any]]
+"""What crosses the link in either direction: named arrays, which the wire protocol carries as they are."""
+
+
+class DeviceMethod(Protocol):
+    """A round on a device: work, upload, broadcast, work. No topics, sockets or bytes in here.
+
+    Implementations are stateless; all that lives on between rounds is the ModelState.
+    """
+
+    def initial(self, context: LocalContext) -> ModelState:
+        """Return the state before round 1."""
+        ...
+
+    def before_upload(self, state: ModelState, context: LocalContext) -> tuple[ModelState, dict[str, NDArray[Any]]]:
+        """Work on local records; return the new state and the arrays to upload.
+
+        Raises ConfigError when the device's records or settings do not allow the work.
+        """
+        ...
+
+    def after_broadcast(self, state: ModelState, context: LocalContext, broadcast: Arrays) -> ModelState:
+        """Take in what the server sent and return the state that ends the round.
+
+        Raises ProtocolError, before anything is used, when the broadcast is not what the method expects.
+        """
+        ...

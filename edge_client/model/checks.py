@@ -1,0 +1,79 @@
+"""What training and scoring ask of their arguments; every precondition of the numerical half is checked here.
+
+A device's own records and settings raise ConfigError, what a peer sent raises ProtocolError.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_client.errors import ConfigError, GcaError, ProtocolError
+from edge_client.model.autoencoder import FloatArray
+
+
+def check_samples(samples: NDArray[Any], input_dim: int, dtype: np.dtype[Any]) -> None:
+    """Require a finite (N, d_x) array of the model's dtype with N >= 1."""
+    if samples.ndim != 2 or samples.shape[1] != input_dim:
+        raise ConfigError(f"samples: expected shape (N, {input_dim}), got {samples.shape}; check the feature columns")
+    if len(samples) == 0:
+        raise ConfigError("samples: no records; give this device at least one")
+    if samples.dtype != dtype:
+        raise ConfigError(f"samples: dtype {samples.dtype}, the model has {dtype}; convert with samples.astype")
+    if not np.isfinite(samples).all():
+        row = int(np.flatnonzero(~np.isfinite(samples).all(axis=1))[0])
+        raise ConfigError(f"samples: record {row} holds NaN or infinity; clean or drop it")
+
+
+def check_order(order: NDArray[Any], count: int) -> None:
+    """Require a non-empty vector of record indices in [0, count)."""
+    if order.ndim != 1 or len(order) == 0 or not np.issubdtype(order.dtype, np.integer):
+        raise ConfigError(f"order: expected a non-empty vector of integers, got {order.dtype} of shape {order.shape}")
+    if order.min() < 0 or order.max() >= count:
+        raise ConfigError(f"order: holds an index outside the {count} records")
+
+
+def check_step(batch_size: int, learning_rate: float) -> None:
+    """Require a batch of at least one record and a positive, finite learning rate."""
+    if batch_size < 1:
+        raise ConfigError(f"batch_size: {batch_size}; use 1 or more")
+    if not 0.0 < learning_rate < np.inf:
+        raise ConfigError(f"learning_rate: {learning_rate}; use a positive number")
+
+
+def check_parameters(parameters: NDArray[Any], length: int) -> None:
+    """Require one flat float32 or float64 vector of the architecture's length."""
+    if parameters.shape != (length,) or parameters.dtype not in (np.float32, np.float64):
+        raise ConfigError(
+            f"parameters: expected float32 of shape ({length},), got {parameters.dtype} of shape {parameters.shape}; "
+            "the model belongs to another architecture"
+        )
+
+
+def check_centroids(centroids: NDArray[Any], latent_dim: int) -> None:
+    """Require a finite (K, d_z) array of floats with K >= 1."""
+    if centroids.ndim != 2 or centroids.shape[1] != latent_dim or len(centroids) == 0:
+        raise ProtocolError(f"centroids: expected shape (K >= 1, {latent_dim}), got {centroids.shape}")
+    _check_finite_floats(centroids, "centroids")
+
+
+def check_per_centroid(values: NDArray[Any], components: int, name: str) -> None:
+    """Require one finite, non-negative float per centroid (its support, or its weight)."""
+    if values.shape != (components,):
+        raise ProtocolError(f"{name}: expected one value for each of {components} centroids, got shape {values.shape}")
+    _check_finite_floats(values, name)
+    if (values < 0).any():
+        raise ProtocolError(f"{name}: holds a negative value")
+
+
+def _check_finite_floats(values: NDArray[Any], name: str) -> None:
+    if not np.issubdtype(values.dtype, np.floating):
+        raise ProtocolError(f"{name}: expected floats, got {values.dtype}")
+    if not np.isfinite(values).all():
+        raise ProtocolError(f"{name}: holds NaN or infinity")
+
+
+def check_still_finite(phase: str, parameters: FloatArray, loss: float) -> None:
+    """Require that an epoch ended in finite numbers; what a wrong learning rate or scale breaks shows here first."""
+    if not (np.isfinite(loss) and np.isfinite(parameters).all()):
+        raise GcaError(f"{phase}: training diverged (loss {loss}); standardise the features or lower learning_rate")
