@@ -1,0 +1,209 @@
+"""One direction of one device's link: when a message leaves and when it arrives, as a pure function.
+
+`plan` answers both for a whole message (the virtual network) and for one segment (the shaping proxy), with
+the same arrival either way. There is no clock and no input or output in here.
+
+The model, in the order in which a message meets it:
+
+1. FIFO: transmission starts when the link has sent everything before (`free`). There is no token bucket, hence no
+   burst: an idle link saves up nothing.
+2. Outages: transmission stops at the start of an outage and resumes at its end.
+3. TCP slow start (RFC 5681, initial window of RFC 6928): 10 segments, doubled with each round trip, back to 10 after
+   an idle time of one retransmission timeout. It binds only where rate x round trip exceeds about 15 kB.
+4. Serialisation: every started segment of `mss` bytes carries `header` bytes more (20 B IP + 32 B TCP with
+   timestamps).
+5. Propagation, plus jitter drawn uniformly from [0, jitter) by segment number; a segment never overtakes another.
+
+Units: bytes, seconds, bits per second.
+"""
+
+import math
+from bisect import bisect_right
+from typing import NamedTuple
+
+import msgspec
+
+from edge_client.errors import ConfigError
+from edge_client.seeds import SHARED, digest
+
+MSS = 1448
+"""Payload bytes of a full TCP segment on Ethernet (1500 B packets, TCP timestamps)."""
+HEADER = 52
+"""IPv4 and TCP header bytes of each segment, and the size of a pure acknowledgement."""
+INITIAL_WINDOW = 10
+"""Segments that TCP sends before the first acknowledgement comes back (RFC 6928)."""
+MIN_RTO_VARIANCE = 0.2
+"""Seconds that the retransmission timeout exceeds the round trip by (Linux' lower bound)."""
+
+Outage = tuple[float, float]
+
+
+class LinkSpec(msgspec.Struct, frozen=True):
+    """The fixed properties of one direction.
+
+    `rate`: bits/s at the IP layer, or None for an unshaped link. `delay`: one-way seconds. `jitter`: its largest
+    addition, seconds. `outages`: (start, end) in seconds of the link's time, sorted and apart.
+    Raises ConfigError for values that no link can have.
+    """
+
+    rate: float | None
+    delay: float = 0.0
+    jitter: float = 0.0
+    outages: tuple[Outage, ...] = ()
+    mss: int = MSS
+    header: int = HEADER
+
+    def __post_init__(self) -> None:
+        if self.rate is not None and not 0 < self.rate < math.inf:
+            raise ConfigError(f"link rate {self.rate} bit/s: give a positive rate, or none for an unshaped link")
+        for name, value in (("delay", self.delay), ("jitter", self.jitter)):
+            if not 0 <= value < math.inf:
+                raise ConfigError(f"link {name} {value} s: give zero or a positive number of seconds")
+        if self.mss < 1 or self.header < 0:
+            raise ConfigError(f"link segments of {self.mss} B + {self.header} B header: give mss >= 1, header >= 0")
+        last = -math.inf
+        for start, end in self.outages:
+            if not (max(last, 0.0) <= start < end < math.inf and start != last):
+                raise ConfigError(
+                    f"link outage {start}..{end} s: list outages in order, apart, each start before its end"
+                )
+            last = end
+
+    @property
+    def rtt(self) -> float:
+        """The round trip in seconds without queueing and jitter; the way back is taken to be as long."""
+        return 2 * self.delay
+
+    def seconds(self, wire_bytes: int) -> float:
+        """Return how long `wire_bytes` take on the line."""
+        return 0.0 if self.rate is None else wire_bytes * 8 / self.rate
+
+
+class JitterKey(NamedTuple):
+    """Names the random stream of one direction of one device (see `edge_client.seeds`)."""
+
+    seed: int = 0
+    purpose: str = "jitter"
+    device: str = SHARED
+
+    def draw(self, segment: int) -> float:
+        """Return a number in [0, 1) that depends on the key and the segment's number only."""
+        return digest(self.seed, self.purpose, segment, self.device, size=6) / 2**48
+
+
+class LinkState(msgspec.Struct, frozen=True, gc=False):
+    """What the link remembers between messages; begin with `LinkState(spec, key)`.
+
+    `free`: when the last accepted byte has left. `arrived`: when it reaches the other end. `segments`: how many so
+    far. `window`: TCP's congestion window in segments; `used`: how many of it are sent; `acked`: when the
+    acknowledgement of the first of them is back.
+    """
+
+    spec: LinkSpec
+    key: JitterKey = JitterKey()
+    free: float = -math.inf
+    arrived: float = -math.inf
+    segments: int = 0
+    window: int = INITIAL_WINDOW
+    used: int = 0
+    acked: float = -math.inf
+
+
+class Plan(msgspec.Struct, frozen=True, gc=False):
+    """One message on the link: first bit on the line, last bit off it, last bit at the other end (seconds)."""
+
+    start: float
+    depart: float
+    arrive: float
+    wire_bytes: int
+    segments: int
+
+
+def plan(state: LinkState, nbytes: int, now: float) -> tuple[LinkState, Plan]:
+    """Queue `nbytes` of TCP payload that were ready at `now`; return the new state and what becomes of them.
+
+    `now` is when the bytes were ready, not when the caller got round to it: a caller whose timer fired late passes
+    the earlier time and forfeits nothing.
+    """
+    if nbytes < 1:
+        raise ValueError(f"a link carries at least one byte, not {nbytes}")
+    spec = state.spec
+    begun, start = state, None
+    left = nbytes
+    while left:  # once, or once per congestion window
+        begin, window, used = _gate(state, now)
+        gated = (window - 1) * spec.seconds(spec.mss + spec.header) < spec.rtt
+        size = min(left, (window - used) * spec.mss) if gated else left
+        count = -(-size // spec.mss)
+        depart = _finish(spec, begin, size + count * spec.header)
+        acked = state.acked
+        if gated and used == 0:
+            acked = _finish(spec, begin, min(size, spec.mss) + spec.header) + spec.rtt
+        state = LinkState(
+            spec,
+            state.key,
+            free=depart,
+            arrived=_arrival(state, begin, depart, size, count),
+            segments=state.segments + count,
+            window=window,
+            used=used + count if gated else 0,
+            acked=acked,
+        )
+        start = begin if start is None else start
+        left -= size
+    assert start is not None
+    segments = state.segments - begun.segments
+    return state, Plan(start, state.free, state.arrived, nbytes + segments * spec.header, segments)
+
+
+def next_start(state: LinkState, now: float) -> float:
+    """Return when a segment that is ready at `now` would start, all told: queue, window, outage."""
+    return _gate(state, now)[0]
+
+
+def _gate(state: LinkState, now: float) -> tuple[float, int, int]:
+    """Return when the next segment may start, the congestion window then, and how much of it is used."""
+    window, used = state.window, state.used
+    start = max(now, state.free)
+    if now - state.free >= state.spec.rtt + MIN_RTO_VARIANCE:
+        window, used = INITIAL_WINDOW, 0
+    elif used >= window:
+        start, window, used = max(start, state.acked), 2 * window, 0
+    elif now > state.free and now >= state.acked:
+        used = 0  # the sender, not the window, was the limit: a fresh window, but no larger one (RFC 7661)
+    outages = state.spec.outages
+    if outages:
+        index = bisect_right(outages, start, key=_end)
+        if index < len(outages) and outages[index][0] <= start:
+            start = outages[index][1]
+    return start, window, used
+
+
+def _finish(spec: LinkSpec, begin: float, wire_bytes: int) -> float:
+    """Return when the last of `wire_bytes` has left, if the first starts at `begin` and outages interrupt."""
+    end = begin + spec.seconds(wire_bytes)
+    for index in range(bisect_right(spec.outages, begin, key=_end), len(spec.outages)):
+        out, back = spec.outages[index]
+        if out >= end:
+            break
+        end += back - out
+    return end
+
+
+def _arrival(state: LinkState, begin: float, depart: float, size: int, count: int) -> float:
+    """Return when the last of `count` segments sent back to back arrives, none overtaking another."""
+    spec = state.spec
+    latest = depart + spec.delay
+    if spec.jitter:
+        # Backwards, until a segment left so early that even the largest jitter cannot make it the last one.
+        for index in reversed(range(count)):
+            sent = min((index + 1) * spec.mss, size) + (index + 1) * spec.header
+            left = _finish(spec, begin, sent)
+            if left + spec.delay + spec.jitter <= latest:
+                break
+            latest = max(latest, left + spec.delay + spec.jitter * state.key.draw(state.segments + index))
+    return latest if latest > state.arrived else math.nextafter(state.arrived, math.inf)
+
+
+def _end(outage: Outage) -> float:
+    return outage[1]
