@@ -1,4 +1,4 @@
-"""The clock seam: everything that waits or measures time above the transport asks a `Clock`, never the `time` module."""
+"""The clock seam: what waits or measures time above the transport asks a `Clock`, never the `time` module."""
 
 import asyncio
 import time

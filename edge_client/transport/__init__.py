@@ -1,0 +1,1 @@
+"""The transport seam: one small interface (`base.py`), MQTT behind it (`mqtt.py`)."""

@@ -1,0 +1,117 @@
+"""What a device knows from the server, sans-io: messages go in, facts come out.
+
+Stale, foreign, duplicate and malformed messages are counted here and change nothing. The session (`session.py`)
+feeds it from a transport; the property tests feed it reordered, repeated and broken messages.
+"""
+
+from collections import Counter
+
+from edge_client.errors import ConfigError, ProtocolError
+from edge_client.protocol import topics
+from edge_client.protocol.chunks import Reassembly
+from edge_client.protocol.codec import MAX_BODY, Arrays, decode, decode_arrays, payload_bytes
+from edge_client.protocol.messages import Accept, Chunk, Header, Reject, RoundState, Welcome
+from edge_client.protocol.tally import TallySheet
+
+
+class Mailbox:
+    """The server's last word on everything the device asks about.
+
+    `welcome` and `round` are the newest of their kind; `verdicts[r]` is the fate of the upload of round r;
+    `ignored` counts what was dropped, by reason.
+    """
+
+    def __init__(self, run: str, device: str, instance: str, tally: TallySheet) -> None:
+        self.run, self.device, self.instance = run, device, instance
+        self.tally = tally
+        self.welcome: Welcome | None = None
+        self.round: RoundState | None = None
+        self.verdicts: dict[int, Accept | Reject] = {}
+        self.refusal: Reject | None = None
+        self.ignored: Counter[str] = Counter()
+        self._wanted = 0
+        self._body: Reassembly | None = None
+        self._seen = -1
+
+    def expect_broadcast(self, round: int) -> None:
+        """Collect the broadcast of this round from now on and forget an earlier one."""
+        self._wanted, self._body = round, Reassembly(MAX_BODY)
+        self.verdicts = {r: verdict for r, verdict in self.verdicts.items() if r >= round}
+
+    @property
+    def broadcast_complete(self) -> bool:
+        return self._body is not None and self._body.complete
+
+    def broadcast(self) -> Arrays | None:
+        """Return the expected broadcast once it is whole; `ProtocolError` if its bytes do not fit its digest."""
+        return decode_arrays(self._body.body()) if self._body and self._body.complete else None
+
+    def take(self, topic: str, payload: bytes) -> Header | None:
+        """Use one message; return it if it told something new, else None."""
+        try:
+            address = topics.parse(topic, self.run)
+            message = decode(payload, address.kind)
+        except ProtocolError:
+            self.ignored["malformed"] += 1
+            return None
+        if not self._is_ours(message):
+            self.ignored["foreign"] += 1
+            return None
+        kind = "broadcast" if isinstance(message, Chunk) else "control"
+        news = self._use(message)
+        if kind == "control":
+            self.tally.count("down", "control", len(payload))
+        elif news:
+            self.tally.count("down", "broadcast", len(payload), self._payload_if_complete())
+        return message if news else None
+
+    def _is_ours(self, message: Header) -> bool:
+        """A message counts if the server we were welcomed by sent it; a welcome counts if it answers this process."""
+        if isinstance(message, Welcome):
+            return message.instance == self.instance
+        if isinstance(message, Reject) and message.instance:
+            return message.instance == self.instance
+        return self.welcome is not None and message.run == self.welcome.run
+
+    def _use(self, message: Header) -> bool:
+        match message:
+            case Welcome():
+                if self.welcome is not None and message.run != self.welcome.run:
+                    raise ConfigError(
+                        f"device {self.device}: another server has taken over run {self.run!r}; "
+                        "a run needs one server: give the second one another --run"
+                    )
+                self.welcome = message
+            case RoundState():
+                if message.seq <= self._seen:
+                    return self._drop("stale")
+                self._seen, self.round = message.seq, message
+            case Accept():
+                self.verdicts[message.round] = message
+            case Reject():
+                if message.reason in ("duplicate", "unfit"):
+                    self.refusal = message
+                else:
+                    self.verdicts[message.round] = message
+            case Chunk():
+                return self._collect(message)
+        return True
+
+    def _collect(self, chunk: Chunk) -> bool:
+        if self._body is None or chunk.round != self._wanted:
+            return self._drop("stale")
+        try:
+            return self._body.add(chunk) or self._drop("duplicate")
+        except ProtocolError:
+            return self._drop("malformed")
+
+    def _payload_if_complete(self) -> int:
+        try:
+            arrays = self.broadcast()
+        except ProtocolError:
+            return 0
+        return payload_bytes(arrays) if arrays is not None else 0
+
+    def _drop(self, reason: str) -> bool:
+        self.ignored[reason] += 1
+        return False

@@ -1,0 +1,185 @@
+"""Every message that crosses the wire, as a typed, frozen struct.
+
+A message belongs to one topic kind (`topics.py`), so its type is known before its bytes are read. All carry
+(run, round, device, seq): what is stale, foreign or a duplicate is recognised by these four alone.
+
+`run` names the run and the incarnation of its server ("magic.5f0c21aa"): retained messages of an older server
+under the same topics do not match it. A device learns the incarnation from `Welcome`; until then it sends the
+bare run name.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from edge_client.hyperparameters import Hyperparameters
+
+VERSION: Literal[1] = 1
+SERVER = "server"
+"""The `device` field, user name and client id of the server."""
+
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Instance = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}$")]
+Count = Annotated[int, Meta(ge=0, le=2**32)]
+Text = Annotated[str, Meta(max_length=300)]
+Rate = Annotated[float, Meta(ge=0.0, le=1e15)]
+Digest = Annotated[bytes, Meta(min_length=8, max_length=8)]
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Common to all messages. `seq` grows by one with each message of a sender's process."""
+
+    v: Literal[1] = VERSION
+    run: Name
+    round: Count = 0
+    device: Name
+    seq: Count
+
+
+class Presence(Header, frozen=True, kw_only=True):
+    """`pres/<device>`, retained; as last will with state "lost". `instance` names the device's process."""
+
+    state: Literal["online", "lost", "left", "failed"]
+    instance: Instance
+    detail: Text = ""
+
+
+class Join(Header, frozen=True, kw_only=True):
+    """`join/<device>`: capabilities; sent on every connection and whenever the device must ask where it stands.
+
+    `awaits` says what the device needs from the server for `round`: nothing, the fate of its upload, or the
+    broadcast. Rates in bits/s, 0 for unknown.
+    """
+
+    instance: Instance
+    samples: Annotated[int, Meta(ge=1, le=2**32)]
+    input_dim: Annotated[int, Meta(ge=1, le=65_536)]
+    up_rate: Rate = 0.0
+    down_rate: Rate = 0.0
+    awaits: Literal["nothing", "acceptance", "broadcast"] = "nothing"
+
+
+class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the server stands with what a device awaits for `round`.
+
+    An upload: "unseen", "partial" (with the chunks still missing), "accepted", "rejected", or "closed" (the round
+    is over). A broadcast: "pending", "follows" (sent to this device alone, now), or "gone".
+    """
+
+    round: Count
+    state: Literal["nothing", "unseen", "partial", "accepted", "rejected", "closed", "pending", "follows", "gone"]
+    missing: Annotated[tuple[Count, ...], Meta(max_length=65_536)] = ()
+
+
+class Welcome(Header, frozen=True, kw_only=True):
+    """`dn/<device>/welcome`: the answer to `Join`. Holds all a device needs to take part.
+
+    `round` is the last round opened; a device that joins for the first time takes part from the next one on.
+    """
+
+    instance: Instance
+    method: Name
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    rounds: Count
+    hyper: Hyperparameters
+    standing: Standing
+
+
+class Cohort(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who takes part: every device whose digest of (seed, "cohort", round, device) is at most `below`.
+
+    The server chooses `below` so that exactly the wanted number of devices falls under it; the message has the
+    same size for ten devices and for ten thousand. Eight big-endian bytes each, compared as such.
+    """
+
+    below: Digest
+
+
+class RoundState(Header, frozen=True, kw_only=True):
+    """`round`, retained, under 200 bytes: what the federation does now.
+
+    "waiting" for devices; "open": the cohort trains and uploads within `deadline_s` seconds (0: none yet);
+    "closed": the broadcast of this round follows in `chunks` chunks of `size` bytes in all with this digest
+    (0: this round has none); "ended": the run is over, `reason` says how.
+    """
+
+    state: Literal["waiting", "open", "closed", "ended"]
+    cohort: Cohort | None = None
+    deadline_s: float = 0.0
+    chunks: Count = 0
+    size: Count = 0
+    digest: Digest = b"\0" * 8
+    reason: Annotated[str, Meta(max_length=60)] = ""
+
+
+class Chunk(Header, frozen=True, kw_only=True):
+    """`up/<device>/<round>/<index>`, `bc/<round>/<index>` and `dn/<device>/bc/<round>/<index>`: a slice of a body."""
+
+    index: Annotated[int, Meta(ge=0, le=65_535)]
+    chunks: Annotated[int, Meta(ge=1, le=65_536)]
+    size: Annotated[int, Meta(ge=1)]
+    digest: Digest
+    data: bytes
+
+
+class Accept(Header, frozen=True, kw_only=True):
+    """`dn/<device>/accept`: the server holds the whole upload of this round. Only this proves it, no PUBACK does."""
+
+
+class Reject(Header, frozen=True, kw_only=True):
+    """`dn/<device>/reject`: the server will not use what it was sent.
+
+    "late" and "invalid" concern the upload of `round`; "duplicate" the `instance` that tried to join under a
+    name in use; "unfit" a device that cannot take part (wrong width, say).
+    """
+
+    reason: Literal["late", "invalid", "duplicate", "unfit"]
+    detail: Text
+    instance: Annotated[str, Meta(max_length=8)] = ""
+
+
+class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tensor on the wire: raw little-endian bytes in C order."""
+
+    dtype: Literal["<f4", "<f8", "<i4", "<i8"]
+    shape: Annotated[tuple[Annotated[int, Meta(ge=0, le=2**31)], ...], Meta(max_length=4)]
+    data: bytes
+
+
+class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One evaluation of one device's model on its test set (GCA.md section 6); NaN where undefined."""
+
+    phase: Literal["initial", "recon", "align"]
+    epoch: Count
+    loss: float
+    threshold: float
+    accuracy: float
+    auroc: float
+    average_precision: float
+
+
+class Tally(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What one device counted of one kind of traffic in one round and direction; bytes of the ledgers of `tally.py`."""
+
+    direction: Literal["up", "down"]
+    kind: Literal["upload", "broadcast", "control", "telemetry"]
+    messages: Count = 0
+    payload_bytes: Count = 0
+    message_bytes: Count = 0
+
+
+class Telemetry(Header, frozen=True, kw_only=True):
+    """`met/<device>`: what a device reports of a finished round. Never part of the algorithm.
+
+    `outcome` says how the round ended for the device. `spent_s` holds seconds by stage (train, upload, wait,
+    align). `state_sha256` is over the model's parameters after the round.
+    """
+
+    outcome: Literal["completed", "late", "rejected", "missed", "idle"]
+    detail: Text = ""
+    spent_s: dict[Name, float]
+    tallies: tuple[Tally, ...]
+    evaluations: Annotated[tuple[Evaluation, ...], Meta(max_length=20_000)]
+    ignored: dict[Name, Count]
+    state_sha256: Annotated[str, Meta(max_length=64)]

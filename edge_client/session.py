@@ -1,0 +1,298 @@
+"""A device's conversation with the server, which outlives any one connection.
+
+`Session.keep` holds a connection open, reconnecting with back-off and jitter; the device's life (`device.py`)
+asks for what comes next (`welcome`, `next_round`, `upload`, `broadcast`) and waits for facts, never for
+connections. Nothing here has a fixed time-out: a wait ends when the server has spoken. After a reconnect the
+device asks where it stands (`Join.awaits`) and sends again only what the server says is missing.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from edge_client.clock import Clock
+from edge_client.errors import ConfigError, ConnectionLost, ProtocolError
+from edge_client.mailbox import Mailbox
+from edge_client.protocol import topics
+from edge_client.protocol.chunks import MAX_CHUNK, split
+from edge_client.protocol.codec import Arrays, encode, encode_arrays, payload_bytes
+from edge_client.protocol.messages import Chunk, Header, Join, Presence, Reject, RoundState, Telemetry, Welcome
+from edge_client.protocol.tally import Kind, TallySheet
+from edge_client.transport.base import Connect, Settings, Transport, Will
+
+WINDOW = 2
+"""Chunks under way at once: one on the link while the acknowledgement of the other travels."""
+FIRST_RETRY_S, LONGEST_RETRY_S = 0.5, 30.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of an upload; `detail` is the server's reason."""
+
+    outcome: Literal["accepted", "rejected", "late"]
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a device is to the server. `instance` (8 hex digits) is fresh for each process: two devices with one
+    name are told apart by it, and the second is refused instead of throwing out the first."""
+
+    run: str
+    device: str
+    instance: str
+    samples: int
+    input_dim: int
+    up_rate: float = 0.0
+    down_rate: float = 0.0
+    keepalive: int = 60
+    chunk_size: int = MAX_CHUNK
+
+
+class Session:
+    """See the module. `jitter` spreads the retries of many devices; `log` takes one line for a person."""
+
+    def __init__(self, who: Identity, connect: Connect, clock: Clock, jitter: np.random.Generator,
+                 log: Callable[[str], None]) -> None:  # fmt: skip
+        self.who = who
+        self.tally = TallySheet()
+        self.mail = Mailbox(who.run, who.device, who.instance, self.tally)
+        self._connect, self._clock, self._jitter, self._log = connect, clock, jitter, log
+        self._seq = count()
+        self._transport: Transport | None = None
+        self._welcome_on: Transport | None = None  # the connection on which the server last answered
+        self._listening = False
+        self._awaits: Literal["nothing", "acceptance", "broadcast"] = "nothing"
+        self._round = 0
+        self._news = asyncio.Condition()
+
+    # ---- what a device asks -------------------------------------------------------------------------------------
+
+    async def welcome(self) -> Welcome:
+        """Return the server's welcome."""
+        return await self._until(lambda: self.mail.welcome)
+
+    async def next_round(self, after: int) -> RoundState:
+        """Return the first state that opens a round beyond `after`, or that ends the run."""
+        return await self._until(lambda: self._opening(after))
+
+    async def listen(self, wanted: bool) -> None:
+        """Subscribe to broadcasts, or no longer: who is not in the cohort need not pay for them."""
+        if wanted == self._listening:
+            return
+        self._listening = wanted
+        if self._transport is not None:
+            pattern = topics.broadcast_filter(self.who.run)
+            await self._try(self._transport.subscribe(pattern) if wanted else self._transport.unsubscribe(pattern))
+
+    async def upload(self, round: int, arrays: Arrays) -> Fate:
+        """Bring a round's upload to the server and return what the server made of it."""
+        self._round, self._awaits = round, "acceptance"
+        self.mail.expect_broadcast(round)
+        who, body = self.who, encode_arrays(arrays)
+        chunks = list(split(body, who.chunk_size, run=self._run(), round=round, device=who.device,
+                            seq=lambda: next(self._seq)))  # fmt: skip
+        payload = payload_bytes(arrays)  # belongs to the first sending; what follows are repetitions
+        unsent: Sequence[int] = range(len(chunks))
+        while (fate := self._fate(round)) is None:
+            transport = await self._until(self._ready)
+            told = self.mail.welcome
+            await self._try(self._send(transport, [chunks[i] for i in unsent], payload))
+            payload = 0
+            # Now the server decides, or answers a question asked after a reconnect with what it still lacks.
+            await self._until(lambda told=told: self._fate(round) or self._lacks(round, told, len(chunks)) is not None)  # type: ignore[misc]
+            unsent = self._lacks(round, told, len(chunks)) or ()
+        self._awaits = "nothing"
+        return fate
+
+    async def broadcast(self, round: int) -> Arrays | None:
+        """Return the broadcast of a round, or None if the round has none or this device missed it."""
+        self._round, self._awaits = round, "broadcast"
+        await self._until(lambda: self.mail.broadcast_complete or self._broadcast_is_gone(round))
+        self._awaits = "nothing"
+        try:
+            return self.mail.broadcast()
+        except ProtocolError as error:
+            self._log(f"round {round}: the broadcast is unusable: {error}")
+            return None
+
+    async def report(self, telemetry: Callable[[int], Telemetry]) -> None:
+        """Send a round's telemetry with QoS 0: it is about the run, not part of it."""
+        if self._transport is not None:
+            message = telemetry(next(self._seq))
+            await self._try(self._post(self._transport, topics.telemetry(*self._name), message, "telemetry", qos=0))
+
+    async def leave(self, state: Literal["left", "failed"], detail: str = "") -> None:
+        """Say goodbye, if there is a connection to say it on."""
+        if self._transport is not None:
+            await self._try(self._announce(self._transport, state, detail))
+
+    # ---- the connection -----------------------------------------------------------------------------------------
+
+    async def keep(self) -> None:
+        """Hold a connection until cancelled or until the server refuses this device for good."""
+        failures = 0
+        while True:
+            try:
+                async with self._connect(self._settings()) as transport:
+                    await transport.subscribe(*topics.device_filters(*self._name))
+                    if self._listening:
+                        await transport.subscribe(topics.broadcast_filter(self.who.run))
+                    await self._announce(transport, "online")
+                    await self._ask(transport)
+                    failures = 0
+                    await self._now_on(transport)
+                    await self._read(transport)
+            except ConnectionLost as lost:
+                await self._now_on(None)
+                wait = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2**failures) * (0.5 + float(self._jitter.random()))
+                failures = min(failures + 1, 10)
+                self._log(f"{lost}; next try in {wait:.1f} s")
+                await self._clock.sleep(wait)
+
+    async def _read(self, transport: Transport) -> None:
+        async for incoming in transport.messages():
+            message = self.mail.take(incoming.topic, incoming.payload)
+            transport.acknowledge(incoming)
+            if (refusal := self.mail.refusal) is not None:
+                raise ConfigError(
+                    f"device {self.who.device}: the server refuses it ({refusal.reason}): {refusal.detail}"
+                )
+            if isinstance(message, Welcome):
+                self._welcome_on = transport
+            elif self._must_ask(transport, incoming.topic, message):
+                await self._ask(transport)
+            async with self._news:
+                self._news.notify_all()
+
+    def _must_ask(self, transport: Transport, topic: str, message: Header | None) -> bool:
+        """A round state is also the server's sign of life: whoever is not welcome yet, or awaits the fate of an
+        upload that this state announces anew, asks (again). This replaces every time-out and retry timer."""
+        if topic != topics.round_state(self.who.run):
+            return False
+        if self._welcome_on is not transport:
+            return True
+        return isinstance(message, RoundState) and self._awaits == "acceptance" and (
+            message.state == "open" and message.round == self._round
+        )  # fmt: skip
+
+    async def _ask(self, transport: Transport) -> None:
+        who = self.who
+        join = Join(run=self._run(), round=self._round, device=who.device, seq=next(self._seq), instance=who.instance,
+                    samples=who.samples, input_dim=who.input_dim, up_rate=who.up_rate, down_rate=who.down_rate,
+                    awaits=self._awaits)  # fmt: skip
+        await self._post(transport, topics.join(*self._name), join, "control")
+
+    async def _announce(
+        self, transport: Transport, state: Literal["online", "left", "failed"], detail: str = ""
+    ) -> None:
+        message = Presence(run=self._run(), device=self.who.device, seq=next(self._seq), state=state,
+                           instance=self.who.instance, detail=detail[:300])  # fmt: skip
+        await self._post(transport, topics.presence(*self._name), message, "control", retain=True)
+
+    async def _send(self, transport: Transport, chunks: Sequence[Chunk], payload: int) -> None:
+        """Publish chunks, `WINDOW` at a time, stopping early once the round is decided."""
+        window = asyncio.Semaphore(WINDOW)
+
+        async def send(chunk: Chunk, payload: int) -> None:
+            async with window:
+                if self._fate(chunk.round) is None:
+                    topic = topics.upload(*self._name, chunk.round, chunk.index)
+                    await self._post(transport, topic, chunk, "upload", payload=payload)
+
+        async with asyncio.TaskGroup() as sending:
+            for number, chunk in enumerate(chunks):
+                sending.create_task(send(chunk, 0 if number else payload))
+
+    async def _post(self, transport: Transport, topic: str, message: Header, kind: Kind, *, qos: int = 1,
+                    retain: bool = False, payload: int = 0) -> None:  # fmt: skip
+        data = encode(message)
+        self.tally.count("up", kind, len(data), payload)
+        await transport.publish(topic, data, qos=qos, retain=retain)
+
+    async def _try(self, call: Awaitable[None]) -> None:
+        """Await a call that a broken connection may end: the keeper mends the connection, the caller asks again."""
+        try:
+            await call
+        except* ConnectionLost:
+            self._log("connection lost while sending")
+
+    async def _now_on(self, transport: Transport | None) -> None:
+        self._transport = transport
+        async with self._news:
+            self._news.notify_all()
+
+    async def _until(self, fact: Callable[[], T | None]) -> T:
+        """Wait for a fact: anything that is neither None nor False."""
+        async with self._news:
+            while (value := fact()) is None or value is False:
+                await self._news.wait()
+            return value
+
+    # ---- facts --------------------------------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> tuple[str, str]:
+        return self.who.run, self.who.device
+
+    def _run(self) -> str:
+        """The run as our messages name it: with the server's incarnation once we know it."""
+        return self.mail.welcome.run if self.mail.welcome else self.who.run
+
+    def _settings(self) -> Settings:
+        lost = Presence(run=self._run(), device=self.who.device, seq=next(self._seq), state="lost",
+                        instance=self.who.instance)  # fmt: skip
+        will = Will(topics.presence(*self._name), encode(lost))
+        # The client id names the process: our own half-open connection is taken over, another device's never is.
+        return Settings(f"{self.who.device}-{self.who.instance}", will, self.who.keepalive)
+
+    def _ready(self) -> Transport | None:
+        """The connection, once the server has answered on it."""
+        return self._transport if self._transport is self._welcome_on else None
+
+    def _opening(self, after: int) -> RoundState | None:
+        state = self.mail.round
+        if state is not None and (state.state == "ended" or (state.state == "open" and state.round > after)):
+            return state
+        return None
+
+    def _fate(self, round: int) -> Fate | None:
+        """What the server said about a round's upload, or that it has moved on without it."""
+        verdict, standing, state = self.mail.verdicts.get(round), self._standing(round), self.mail.round
+        if isinstance(verdict, Reject):
+            return Fate("late" if verdict.reason == "late" else "rejected", verdict.detail)
+        if verdict is not None or standing == "accepted":
+            return Fate("accepted")
+        if standing == "rejected":
+            return Fate("rejected", "the reason went down with an earlier connection")
+        if state is not None and self._ready() and (state.round > round or state.state in ("closed", "ended")):
+            return Fate("late", "the round closed before the upload was complete")
+        return None
+
+    def _lacks(self, round: int, told: Welcome | None, chunks: int) -> Sequence[int] | None:
+        """The chunks the server lacks according to a welcome newer than `told`; None if there is no such word."""
+        if self.mail.welcome is told:
+            return None
+        match self._standing(round):
+            case "unseen":
+                return range(chunks)
+            case "partial" if self.mail.welcome is not None:
+                return [i for i in self.mail.welcome.standing.missing if i < chunks]
+        return None
+
+    def _broadcast_is_gone(self, round: int) -> bool:
+        state = self.mail.round
+        nothing_follows = state is not None and (
+            state.state == "ended" or (state.round == round and state.state == "closed" and state.chunks == 0)
+        )
+        return nothing_follows or self._standing(round) == "gone"
+
+    def _standing(self, round: int) -> str | None:
+        standing = self.mail.welcome.standing if self.mail.welcome else None
+        return standing.state if standing and standing.round == round else None

@@ -1,0 +1,177 @@
+"""MQTT 3.1.1 through aiomqtt (the maintained continuation of asyncio-mqtt) on paho-mqtt.
+
+Three habits of the libraries are corrected here, each of which ends a slow upload otherwise:
+the fixed ten-second time-out of every call (ours wait as long as the connection lives), a publish that does not
+notice a lost connection (ours is raced against it), and messages acknowledged before anyone has looked at them
+(ours are acknowledged by the reader, so the broker's window bounds memory).
+"""
+
+import asyncio
+import math
+import ssl
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+from urllib.parse import unquote, urlsplit
+
+import aiomqtt
+
+from edge_client.errors import ConfigError, ConnectionLost, EnvironmentFault
+from edge_client.transport.base import Connect, Incoming, Settings, Transport
+
+T = TypeVar("T")
+
+_REFUSED_FOR_GOOD = {"Bad user name or password", "Not authorized", "Unsupported protocol version",
+                     "Client identifier not valid"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A broker's address. The password never shows in a repr, a log or a study."""
+
+    host: str
+    port: int
+    tls: bool = False
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ca_file: str | None = None
+
+    def __str__(self) -> str:
+        return f"{'mqtts' if self.tls else 'mqtt'}://{self.host}:{self.port}"
+
+
+def endpoint(url: str, *, username: str | None = None, password: str | None = None,
+             ca_file: str | None = None) -> Endpoint:  # fmt: skip
+    """Parse `mqtt://host[:1883]` or `mqtts://host[:8883]`; raises `ConfigError` for anything else."""
+    parts = urlsplit(url)
+    mend = f"write mqtt://HOST:PORT or mqtts://HOST:PORT, got {parts.scheme}://{parts.hostname or ''}"
+    if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or parts.path not in ("", "/"):
+        raise ConfigError(f"broker address: {mend}")
+    if parts.password:
+        raise ConfigError("broker address: a password does not belong into an address; set GCA_PASSWORD instead")
+    try:
+        port = parts.port or (8883 if parts.scheme == "mqtts" else 1883)
+    except ValueError:
+        raise ConfigError(f"broker address: the port is not a number from 1 to 65535; {mend}") from None
+    user = unquote(parts.username) if parts.username else username
+    return Endpoint(parts.hostname, port, parts.scheme == "mqtts", user, password, ca_file)
+
+
+class MqttTransport:
+    """One aiomqtt connection behind the `Transport` interface."""
+
+    def __init__(self, client: aiomqtt.Client, name: str) -> None:
+        self._client = client
+        self._name = name
+
+    async def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
+        await self._alive(self._client.publish(topic, payload, qos=qos, retain=retain, timeout=math.inf))
+
+    async def subscribe(self, *filters: str) -> None:
+        asked: Any = [(one, 1) for one in filters]
+        granted = await self._alive(self._client.subscribe(asked, timeout=math.inf))
+        for one, code in zip(filters, granted, strict=True):
+            if int(str(getattr(code, "value", code))) >= 0x80:
+                raise EnvironmentFault(f"the broker at {self._name} refuses the subscription to {one}; check its ACL")
+
+    async def unsubscribe(self, *filters: str) -> None:
+        await self._alive(self._client.unsubscribe(list(filters), timeout=math.inf))
+
+    async def messages(self) -> AsyncIterator[Incoming]:
+        try:
+            async for message in self._client.messages:
+                payload = message.payload if isinstance(message.payload, bytes) else b""
+                yield Incoming(str(message.topic), payload, message.retain, (message.mid, message.qos))
+        except aiomqtt.MqttError as error:
+            raise ConnectionLost(f"connection to {self._name} lost: {_reason(error)}") from None
+
+    def acknowledge(self, message: Incoming) -> None:
+        mid, qos = cast("tuple[int, int]", message.token)
+        self._client._client.ack(mid, qos)
+
+    async def _alive(self, call: Awaitable[T]) -> T:
+        """Await a library call, but not beyond the end of the connection."""
+        task = asyncio.ensure_future(call)
+        try:
+            await asyncio.wait((task, self._client._disconnected), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+        except aiomqtt.MqttError as error:
+            raise ConnectionLost(f"connection to {self._name} lost: {_reason(error)}") from None
+        finally:
+            task.cancel()
+        raise ConnectionLost(f"connection to {self._name} lost while sending")
+
+
+def connector(where: Endpoint) -> Connect:
+    """Return the function that opens connections to this broker. Each call makes a new client object:
+    a reused one would resend its old messages by itself, beside our own retries."""
+
+    @asynccontextmanager
+    async def connect(settings: Settings) -> AsyncIterator[Transport]:
+        client = aiomqtt.Client(
+            where.host,
+            where.port,
+            identifier=settings.client_id,
+            username=where.username,
+            password=where.password,
+            will=aiomqtt.Will(settings.will.topic, settings.will.payload, 1, True) if settings.will else None,
+            clean_session=not settings.persistent,
+            keepalive=settings.keepalive,
+            # Only connecting and closing use this one; a CONNACK may wait behind a slow link's round trip.
+            timeout=max(10.0, settings.keepalive),
+            tls_context=_tls(where) if where.tls else None,
+        )
+        client.pending_calls_threshold = 1000
+        client._client.manual_ack_set(True)
+        try:
+            await client.__aenter__()
+        except aiomqtt.MqttError as error:
+            raise _cannot_connect(where, error) from None
+        try:
+            yield MqttTransport(client, str(where))
+        finally:
+            await _close(client)
+
+    return connect
+
+
+async def _close(client: aiomqtt.Client) -> None:
+    """Say goodbye if the connection still stands; a broken one has already been reported."""
+    try:
+        await client.__aexit__(None, None, None)
+    except aiomqtt.MqttError:
+        return
+    finally:
+        if client._disconnected.done() and not client._disconnected.cancelled():
+            client._disconnected.exception()  # mark as retrieved
+
+
+def _tls(where: Endpoint) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=where.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise EnvironmentFault(f"CA file {where.ca_file}: {error}; give a PEM file that can be read") from None
+
+
+def _certificate(where: Endpoint, why: str) -> str:
+    if "mismatch" in why or "not valid for" in why:
+        return (
+            f"the certificate of {where} is not valid for {where.host!r} ({why}); connect by a name or address that "
+            f"it lists, or issue one that lists {where.host!r} as subjectAltName"
+        )
+    return f"the certificate of {where} cannot be verified ({why}); pass the CA that signed it as --ca-file"
+
+
+def _cannot_connect(where: Endpoint, error: aiomqtt.MqttError) -> Exception:
+    why = _reason(error)
+    if any(reason.lower() in why.lower() for reason in _REFUSED_FOR_GOOD):
+        return EnvironmentFault(f"the broker at {where} refuses this client: {why}; check user name and GCA_PASSWORD")
+    if "certificate" in why.lower():
+        return EnvironmentFault(_certificate(where, why))
+    return ConnectionLost(f"no connection to {where}: {why}")
+
+
+def _reason(error: Any) -> str:
+    return str(error).replace("\n", " ")[:200]
