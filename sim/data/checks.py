@@ -1,13 +1,19 @@
 """The two tests that published bytes pass before anything parses them: no larger than known, and the right sum."""
 
 from hashlib import sha256
-from typing import BinaryIO
+from typing import Protocol
 
 from edge_client.errors import EnvironmentFault
 from sim.data.sources import RawFile
 
 
-def read_bounded(stream: BinaryIO, limit: int, where: str) -> bytes:
+class Readable(Protocol):
+    """Anything that yields bytes when asked for at most `size` of them."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+def read_bounded(stream: Readable, limit: int, where: str) -> bytes:
     """Read `stream` to its end; more than `limit` bytes raise EnvironmentFault, having read one byte too many."""
     content = stream.read(limit + 1)
     if len(content) > limit:

@@ -42,7 +42,7 @@ class Dataset:
     @property
     def input_dim(self) -> int:
         """d_x, the width of a record."""
-        return self.train.shape[1]
+        return len(self.kept)
 
 
 def load(name: str, data_dir: Path | None = None, *, offline: bool = False, opener: Opener = open_https) -> Dataset:

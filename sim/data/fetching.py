@@ -9,11 +9,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from http.client import HTTPException
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 from urllib import request
 
 from edge_client.errors import EnvironmentFault
-from sim.data.checks import read_bounded, require_digest
+from sim.data.checks import Readable, read_bounded, require_digest
 from sim.data.sources import RawFile
 
 TIMEOUT_S = 30.0
@@ -22,11 +22,11 @@ TIMEOUT_S = 30.0
 ARCHIVE_LIMIT = 16 * 2**20
 """Bytes. The largest archive in the table has about one million."""
 
-Opener = Callable[[str, float], AbstractContextManager[BinaryIO]]
+Opener = Callable[[str, float], AbstractContextManager[Readable]]
 """(url, time-out in seconds) -> the body, readable."""
 
 
-def open_https(url: str, timeout: float) -> AbstractContextManager[BinaryIO]:
+def open_https(url: str, timeout: float) -> AbstractContextManager[Readable]:
     """Open `url`; no other scheme is understood, neither in the address nor in a redirect."""
     director = request.OpenerDirector()
     for handler in (
@@ -38,7 +38,7 @@ def open_https(url: str, timeout: float) -> AbstractContextManager[BinaryIO]:
         request.HTTPErrorProcessor,
     ):
         director.add_handler(handler())
-    return cast("AbstractContextManager[BinaryIO]", director.open(url, timeout=timeout))
+    return cast("AbstractContextManager[Readable]", director.open(url, timeout=timeout))
 
 
 def fetch(file: RawFile, target: Path, opener: Opener = open_https) -> bytes:
@@ -70,7 +70,7 @@ def _download(file: RawFile, opener: Opener) -> bytes:
     for depth, member in enumerate(file.members, start=1):
         limit = file.size if depth == len(file.members) else ARCHIVE_LIMIT
         with zipfile.ZipFile(io.BytesIO(content)) as archive, archive.open(member) as packed:
-            content = read_bounded(cast("BinaryIO", packed), limit, f"{file.url}: {member}")
+            content = read_bounded(packed, limit, f"{file.url}: {member}")
     return content
 
 

@@ -5,13 +5,12 @@ or `.xz`. The first file found is the one used: a damaged one is reported, never
 """
 
 import gzip
+import io
 import lzma
 import os
 import zlib
-from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
-from typing import BinaryIO, cast
 
 from edge_client.errors import ConfigError, EnvironmentFault
 from sim.data.checks import read_bounded, require_digest
@@ -47,10 +46,8 @@ def find(dataset: str, file: RawFile, folders: tuple[Path, ...]) -> Path | None:
 
 def read(path: Path, file: RawFile) -> bytes:
     """Return the unpacked, verified bytes of `path`. Raises EnvironmentFault on anything but the published file."""
-    openers: dict[str, Callable[[Path], object]] = {".gz": gzip.open, ".xz": lzma.open}
-    unpack = openers.get(path.suffix, lambda plain: plain.open("rb"))
     try:
-        with cast("BinaryIO", unpack(path)) as stream:
+        with _unpacked(path) as stream:
             content = read_bounded(stream, file.size, str(path))
         require_digest(content, file, str(path))
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
@@ -81,6 +78,12 @@ def obtain(
     if offline:
         raise EnvironmentFault(f"{file.name} is not on this machine; {by_hand(file, target)}")
     return fetch(file, target, opener), target
+
+
+def _unpacked(path: Path) -> gzip.GzipFile | lzma.LZMAFile | io.BufferedReader:
+    if path.suffix == ".gz":
+        return gzip.open(path)
+    return lzma.open(path) if path.suffix == ".xz" else path.open("rb")
 
 
 def _existing(folder: Path, origin: str) -> Path:

@@ -87,7 +87,7 @@ def parse(contents: list[bytes], source: Source) -> Table:
                 quotechar='"',
                 comments=None,
                 skiprows=file.skip,
-                converters=coders,
+                converters=dict(coders.items()),
                 encoding=None,
                 ndmin=2,
             )
@@ -99,7 +99,7 @@ def parse(contents: list[bytes], source: Source) -> Table:
         values[:, column] = coder.alphabetical(values[:, column])
     used = np.isin(values[:, label], [names[text] for text in names if text not in source.left_out])
     anomaly = values[:, label] == names[source.anomaly]
-    features = [index for index in range(len(columns)) if index != label]
+    features = np.array([index for index in range(len(columns)) if index != label], dtype=np.intp)
     return Table(
         columns=tuple(columns[index] for index in features),
         values=values[np.ix_(used, features)],
@@ -126,7 +126,7 @@ def prepare(table: Table, source: Source) -> Split:
     for later, (earlier, value) in causes.items():
         names = table.columns[candidates[later]], table.columns[candidates[earlier]]
         dropped.append(Dropped(*names, correlation=value))
-    kept = [index for position, index in enumerate(candidates) if position not in causes]
+    kept = np.array([index for position, index in enumerate(candidates) if position not in causes], dtype=np.intp)
     return Split(
         train=standard[:, kept].astype(np.float32),
         test=((table.values[np.ix_(test, kept)] - mean[kept]) / scale[kept]).astype(np.float32),

@@ -1,0 +1,326 @@
+"""The configuration of one study: a frozen value with every choice spelled out.
+
+A TOML file holds what differs from the defaults; the command line overrides single keys; `dump` writes the resolved
+study, which loads back as the same value. Links and hardware are names here and are resolved where they are used.
+"""
+
+import json
+import re
+import tomllib
+import types
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from edge_client.errors import ConfigError
+from edge_client.hyperparameters import Fraction, Hyperparameters, Positive, PositiveReal
+
+DatasetName = Literal["academic", "adult", "bank", "breast_cancer", "credit", "magic"]
+Method = Literal["gca"]
+Algorithm = Literal["gmm", "kmeans", "soft_kmeans", "minibatch_kmeans"]
+
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+# A study is written to disk and shared, so its broker address carries no password.
+BrokerUrl = Annotated[
+    str,
+    Meta(
+        pattern=r"^(embedded|mqtts?://([^\s:/@]+@)?(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+)(:[0-9]{1,5})?/?)$",
+        max_length=300,
+        description='"embedded", mqtt://host[:port] or mqtts://host[:port], without a password',
+    ),
+]
+Seconds = PositiveReal
+
+COMMAND_LINE = "command line"
+"""Stands where a file's name would in a message about an override."""
+
+SIZE_LIMIT = 64 * 1024
+"""Bytes of a configuration file; the largest of ours has about one thousand."""
+
+
+class Clustering(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The server's fit of K clusters to a round's pooled codes (Algorithm 1, aggregation; appendix "Clustering").
+
+    `covariance` and `regularisation` are the Gaussian mixture's, `temperature` soft K-means', `batch_size`
+    mini-batch K-means'. `initialisations` left out means the paper's tabular number: 1 for gmm, else 10.
+    """
+
+    algorithm: Algorithm = "gmm"
+    components: Positive = 10
+    covariance: Literal["full", "diag"] = "full"
+    regularisation: Annotated[float, Meta(ge=0.0, le=1e9)] = 1e-6
+    initialisations: Positive | None = None
+    max_iterations: Positive = 200
+    tolerance: Annotated[float, Meta(ge=0.0, le=1e9)] = 1e-3
+    temperature: PositiveReal = 1.0
+    batch_size: Positive = 4096
+
+    @property
+    def restarts(self) -> int:
+        """`initialisations` where given, else the paper's number for the algorithm."""
+        return self.initialisations or (1 if self.algorithm == "gmm" else 10)
+
+
+class Participation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Who takes part in a round and how long the server waits.
+
+    `fraction` is phi. The server waits `wait_seconds` for all devices to appear and then goes on with those it has,
+    if they are at least `minimum_devices`. `deadline` ends a round's uploads: "auto" derives it from bytes, link and
+    compute, a number is seconds.
+    """
+
+    fraction: Fraction = 1.0
+    minimum_devices: Positive = 1
+    wait_seconds: Seconds = 60.0
+    deadline: Literal["auto"] | Seconds = "auto"
+
+
+class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the training normals are shared out; every device gets at least `minimum_records`."""
+
+    partition: Literal["iid"] = "iid"
+    minimum_records: Positive = 10
+
+
+class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """When devices are scored on the test set: after every local epoch, or once a round."""
+
+    every: Literal["epoch", "round"] = "epoch"
+
+
+class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One study. `link` is a profile's name or an ad-hoc description, `hardware` a profile's name."""
+
+    dataset: DatasetName
+    method: Method = "gca"
+    devices: Positive = 10
+    rounds: Positive = 100
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 100
+    link: Name = "none"
+    hardware: Name = "host"
+    broker: BrokerUrl = "embedded"
+    training: Hyperparameters = Hyperparameters()
+    clustering: Clustering = Clustering()
+    participation: Participation = Participation()
+    data: Data = Data()
+    evaluation: Evaluation = Evaluation()
+
+
+def load_study(path_or_name: str | Path, overrides: Mapping[str, object] | None = None) -> Study:
+    """Return the study in a TOML file, with single keys overridden.
+
+    `path_or_name` is a path, or a name among the packaged ones ("paper/magic", "configs/paper/magic.toml"); a path
+    that exists wins. `overrides` maps dotted keys ("training.latent_dim") to values; None stands for "not given".
+    Raises ConfigError, one line with the file, the key, what is wrong and what is allowed.
+    """
+    file, where = _locate(str(path_or_name))
+    tree = _parse(file, where)
+    _check_keys(Study, tree, where)
+    given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    for key, value in given.items():
+        _check_override(key)
+        _put(tree, key, value)
+    try:
+        study = msgspec.convert(tree, Study)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_explain(tree, str(error), lambda key: COMMAND_LINE if key in given else where)) from error
+    minimum = study.participation.minimum_devices
+    if minimum > study.devices:
+        sources = COMMAND_LINE if {"devices", "participation.minimum_devices"} & given.keys() else where
+        raise ConfigError(
+            f"{sources}: participation.minimum_devices: {minimum} is more than the {study.devices} devices there are; "
+            f"allowed: a whole number from 1 to {study.devices}"
+        )
+    return study
+
+
+def parse_override(text: str) -> tuple[str, object]:
+    """Return (dotted key, value) of a `key=value` argument; the value is TOML, or else plain text."""
+    key, equals, value = text.partition("=")
+    if not (equals and key.strip() and value.strip()):
+        raise ConfigError(f"{COMMAND_LINE}: {text!r} is no setting; write key=value, such as training.latent_dim=16")
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+    return key.strip(), parsed["value"] if len(parsed) == 1 else value.strip()
+
+
+def packaged() -> tuple[str, ...]:
+    """Return the names of the studies that come with the project, such as "demo" and "paper/magic"."""
+    root = resources.files("configs")
+    found = [(entry.name, entry) for entry in root.iterdir()]
+    found += [(f"{name}/{inner.name}", inner) for name, entry in found if entry.is_dir() for inner in entry.iterdir()]
+    # links.toml and hardware.toml lie beside the studies and are none.
+    names = (name.removesuffix(".toml") for name, entry in found if entry.is_file() and name.endswith(".toml"))
+    return tuple(sorted(name for name in names if name not in {"links", "hardware"}))
+
+
+def dump(study: Study) -> str:
+    """Return the resolved study as TOML, every key written out; `load_study` of it gives an equal study."""
+    tree: dict[str, Any] = msgspec.to_builtins(study)
+    top = {key: value for key, value in tree.items() if not isinstance(value, dict)}
+    blocks = [_lines(top)]
+    blocks += [f"[{key}]\n{_lines(value)}" for key, value in tree.items() if isinstance(value, dict)]
+    return "\n".join(blocks)
+
+
+def _lines(table: Mapping[str, object]) -> str:
+    # TOML's strings, numbers, booleans and arrays are written as JSON's, DEL apart; an absent key stands for None.
+    rows = ((key, value) for key, value in table.items() if value is not None)
+    return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in rows).replace(
+        "\x7f", "\\u007f"
+    )
+
+
+def _locate(name: str) -> tuple[Path | Traversable, str]:
+    path = Path(name)
+    if path.is_file():
+        return path, name
+    if path.is_dir():
+        raise ConfigError(f"{name}: is a folder; name one study in it, such as {Path(name) / 'magic.toml'}")
+    bare = name.removeprefix("configs/").removesuffix(".toml")
+    known = packaged()
+    if bare in known:
+        return resources.files("configs").joinpath(f"{bare}.toml"), f"configs/{bare}.toml"
+    raise ConfigError(
+        f"{name}: no such file or packaged study{_close_match(bare, known)}; packaged are {', '.join(known)}"
+    )
+
+
+def _parse(file: Path | Traversable, where: str) -> dict[str, Any]:
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(SIZE_LIMIT + 1)
+        if len(content) > SIZE_LIMIT:
+            raise ConfigError(f"{where}: holds more than {SIZE_LIMIT:,} bytes; a study is a short TOML file")
+        return tomllib.loads(content.decode("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{where}: cannot be read: {error.strerror or error}; check its permissions") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{where}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{where}: is not valid TOML: {error}; correct that line") from error
+
+
+def _put(tree: dict[str, Any], key: str, value: object) -> None:
+    *sections, last = key.split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+    tree[last] = value
+
+
+# What is wrong, and what is allowed: messages for the person who wrote the file.
+
+_AT = re.compile(r" - at `\$\.?(?P<key>[^`]*)`$")
+_MISSING = re.compile(r"missing required field `(?P<key>[^`]+)`")
+_WORDS: Final[dict[object, str]] = {int: "a whole number", float: "a number", str: "text"}
+
+
+def _check_keys(kind: type[msgspec.Struct], tree: Mapping[str, object], where: str, prefix: str = "") -> None:
+    """Raise ConfigError at the first key of `tree` that `kind` has not, or at a section that is no table."""
+    for name, value in tree.items():
+        section = _struct(_field(kind, name, where, prefix))
+        if section is not None:
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{where}: {prefix}{name}: {_shown(value)} is not a table; allowed: [{prefix}{name}]")
+            _check_keys(section, value, where, f"{prefix}{name}.")
+
+
+def _check_override(key: str) -> None:
+    """Raise ConfigError unless the dotted `key` names a single value of a study."""
+    kind: type[msgspec.Struct] = Study
+    *sections, last = key.split(".")
+    prefix = ""
+    for name in sections:
+        section = _struct(_field(kind, name, COMMAND_LINE, prefix))
+        if section is None:
+            raise ConfigError(f"{COMMAND_LINE}: {key}: unknown key; {prefix}{name} is a single value")
+        kind, prefix = section, f"{prefix}{name}."
+    if section := _struct(_field(kind, last, COMMAND_LINE, prefix)):
+        keys = ", ".join(f"{key}.{name}" for name in section.__struct_fields__)
+        raise ConfigError(f"{COMMAND_LINE}: {key}: is a section; set one of {keys}")
+
+
+def _field(kind: type[msgspec.Struct], name: str, where: str, prefix: str) -> object:
+    """Return the annotated type of a field of `kind`; an unknown name is a ConfigError with the nearest known one."""
+    hints = get_type_hints(kind, include_extras=True)
+    if name not in hints:
+        raise ConfigError(
+            f"{where}: {prefix}{name}: unknown key{_close_match(name, hints)}; allowed: {', '.join(hints)}"
+        )
+    hint: object = hints[name]
+    return hint
+
+
+def _close_match(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean "..."?` if a known name resembles `name`, else nothing."""
+    found = get_close_matches(name, list(known), n=1)
+    return f'; did you mean "{found[0]}"?' if found else ""
+
+
+def _allowed(hint: object) -> str:
+    """Return what a value of the annotated type may be, in words."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _constrained(arguments[0], arguments[1:])
+    if origin is Literal:
+        return " or ".join(f'"{choice}"' for choice in arguments)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_allowed(part) for part in arguments if part is not type(None))
+    if origin is tuple:
+        return f"a list, each {_allowed(arguments[0])}"
+    if _struct(hint) is not None:
+        return "a table"
+    return _WORDS.get(hint, "a value")
+
+
+def _constrained(base: object, metas: tuple[msgspec.Meta, ...]) -> str:
+    text = _allowed(base)
+    for meta in metas:
+        if meta.description is not None:
+            return meta.description
+        bounds = (("above", meta.gt), ("from", meta.ge), ("and below", meta.lt), ("to", meta.le))
+        text += "".join(f" {word} {bound:,}" for word, bound in bounds if bound is not None)
+        if meta.max_length is not None:
+            unit = "characters" if base is str else "entries"
+            text += f" of {meta.min_length or 0} to {meta.max_length} {unit}"
+    return text
+
+
+def _explain(tree: Mapping[str, object], message: str, where: Callable[[str], str]) -> str:
+    """Turn msgspec's complaint into one line; `where(key)` says where the value of `key` came from."""
+    at = _AT.search(message)
+    path = [part.split("[", 1)[0] for part in at["key"].split(".")] if at and at["key"] else []
+    if missing := _MISSING.search(message):
+        key = ".".join([*path, missing["key"]])
+        return f"{where(key)}: {key}: is missing; allowed: {_allowed(_hint([*path, missing['key']]))}"
+    key = ".".join(path)
+    value: Any = tree
+    for part in path:
+        value = value[part]
+    return f"{where(key)}: {key}: {_shown(value)} is not allowed; allowed: {_allowed(_hint(path))}"
+
+
+def _hint(path: list[str]) -> object:
+    hint: object = Study
+    for part in path:
+        section = _struct(hint)
+        assert section is not None  # msgspec descends into structs only
+        hint = get_type_hints(section, include_extras=True)[part]
+    return hint
+
+
+def _struct(hint: object) -> type[msgspec.Struct] | None:
+    return hint if isinstance(hint, type) and issubclass(hint, msgspec.Struct) else None
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
