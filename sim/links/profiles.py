@@ -1,0 +1,230 @@
+"""Named links from `configs/links.toml`, links spelled out on the command line, and what follows from a link.
+
+Rates are bits/s, times seconds, sizes bytes.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from functools import cache
+
+import msgspec
+
+from edge_client.errors import ConfigError
+from sim.links.figures import Figure, Origin, choose, read
+from sim.links.link import HEADER, MSS, LinkSpec, Outage
+from sim.links.loss import loss_limited_rate
+
+MAX_CHUNK = 65_536
+MIN_CHUNK = 256
+DEFAULT_KEEPALIVE = 60
+MAX_KEEPALIVE = 65_535
+"""MQTT's field has 16 bits."""
+IN_FLIGHT = 2
+"""Chunks that a device has under way unacknowledged."""
+LONGEST_ROUND_TRIP = 3600.0
+
+
+class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """The link of one device, both directions, with the origin of each of its figures.
+
+    `up`, `down`: bits/s, None unshaped. `rtt`: round trip without queueing and jitter. `jitter`: largest extra delay
+    of one direction. `outages`: (start, end) after the start of the run. `loss`: probability per segment, which caps
+    TCP's rate. `mss`, `header`: payload and header bytes of a full segment. `radio`: the entry of
+    `configs/hardware.toml` that gives its power. Raises ConfigError for values that no link can have.
+    """
+
+    name: str
+    up: float | None
+    down: float | None
+    rtt: float = 0.0
+    jitter: float = 0.0
+    outages: tuple[Outage, ...] = ()
+    loss: float = 0.0
+    mss: int = MSS
+    header: int = HEADER
+    radio: str | None = None
+    note: str = ""
+    provenance: Mapping[str, Origin] = {}
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.loss < 1:
+            raise ConfigError(f"link {self.name}: loss {self.loss} is no probability; give 0 <= loss < 1")
+        if not 0 <= self.rtt <= LONGEST_ROUND_TRIP:
+            raise ConfigError(f"link {self.name}: round trip {self.rtt} s; give 0 to {LONGEST_ROUND_TRIP:g} s")
+        try:
+            uplink(self), downlink(self)
+        except ConfigError as error:
+            raise ConfigError(f"link {self.name}: {error}") from error
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The addresses that the figures come from, each once."""
+        return tuple(dict.fromkeys(url for origin in self.provenance.values() for url in origin.sources))
+
+
+def uplink(profile: LinkProfile) -> LinkSpec:
+    """Return the direction from the device."""
+    return _direction(profile, profile.up)
+
+
+def downlink(profile: LinkProfile) -> LinkSpec:
+    """Return the direction to the device."""
+    return _direction(profile, profile.down)
+
+
+def _direction(profile: LinkProfile, rate: float | None) -> LinkSpec:
+    limit = loss_limited_rate(profile.loss, profile.rtt, profile.mss + profile.header)
+    if limit < math.inf:
+        rate = limit if rate is None else min(rate, limit)
+    return LinkSpec(rate, profile.rtt / 2, profile.jitter, profile.outages, profile.mss, profile.header)
+
+
+# ---- named -----------------------------------------------------------------------------------------------------------
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    note: str
+    up: Figure
+    down: Figure
+    rtt: Figure
+    jitter: Figure | None = None
+    loss: Figure | None = None
+    mss: Figure | None = None
+    header: Figure | None = None
+    outages: tuple[Outage, ...] = ()
+    radio: str | None = None
+
+
+class _Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    jitter: Figure
+    loss: Figure
+    mss: Figure
+    header: Figure
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    sources: dict[str, str]
+    defaults: _Defaults
+    links: dict[str, _Entry]
+
+
+@cache
+def profiles() -> dict[str, LinkProfile]:
+    """Return every profile of `configs/links.toml` by name, in the file's order."""
+    content = read("links.toml", _File)
+    return {name: _profile(name, entry, content) for name, entry in content.links.items()}
+
+
+def profile(name: str) -> LinkProfile:
+    """Return a profile by name; raise a ConfigError that names close matches if there is none."""
+    return choose(profiles(), name, "link", "see `gca links`, or spell it out: 256kbit/1mbit/100ms")
+
+
+def _profile(name: str, entry: _Entry, content: _File) -> LinkProfile:
+    figures = {field: getattr(entry, field) or getattr(content.defaults, field) for field in _FIGURES}
+    values = {field: figure.value for field, figure in figures.items()}
+    return LinkProfile(
+        name=name,
+        up=_rate(values["up"]),
+        down=_rate(values["down"]),
+        rtt=values["rtt"],
+        jitter=values["jitter"],
+        outages=entry.outages,
+        loss=values["loss"],
+        mss=int(values["mss"]),
+        header=int(values["header"]),
+        radio=entry.radio,
+        note=entry.note,
+        provenance={
+            field: figure.origin(content.sources, f"configs/links.toml: links.{name}.{field}")
+            for field, figure in figures.items()
+        },
+    )
+
+
+_FIGURES = ("up", "down", "rtt", "jitter", "loss", "mss", "header")
+
+
+def _rate(value: float) -> float | None:
+    return None if value == math.inf else value
+
+
+# ---- spelled out -----------------------------------------------------------------------------------------------------
+
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
+_RATE_UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+_TIME_UNITS = {"ms": 1e-3, "s": 1.0}
+
+
+def parse_link(text: str) -> LinkProfile:
+    """Return the link that `text` spells out as UP[/DOWN][/RTT], such as `256kbit/1mbit/100ms` or `50kbit`.
+
+    One rate serves both directions; without a round trip there is no delay. Raises ConfigError otherwise.
+    """
+    rates: list[float] = []
+    rtt: float | None = None
+    for part in text.strip().lower().split("/"):
+        match = _QUANTITY.fullmatch(part.strip())
+        unit = match[2] if match else ""
+        if match and unit in _RATE_UNITS and len(rates) < 2 and rtt is None:
+            rates.append(float(match[1]) * _RATE_UNITS[unit])
+        elif match and unit in _TIME_UNITS and rates and rtt is None:
+            rtt = float(match[1]) * _TIME_UNITS[unit]
+        else:
+            raise ConfigError(
+                f"link {text!r}: {part!r} does not fit; write UP/DOWN/ROUNDTRIP such as 256kbit/1mbit/100ms, "
+                "with rates in bit, kbit, mbit or gbit and the time in ms or s"
+            )
+    given = Origin("assumption", note="given by the user")
+    return LinkProfile(
+        name=text, up=rates[0], down=rates[-1], rtt=rtt or 0.0, provenance=dict.fromkeys(_FIGURES, given)
+    )
+
+
+def link(text: str) -> LinkProfile:
+    """Return the link that `text` names or spells out."""
+    return (
+        parse_link(text) if text[:1].isdigit() and text not in profiles() and "bit" in text.lower() else profile(text)
+    )
+
+
+# ---- what follows from a link ----------------------------------------------------------------------------------------
+
+
+def chunk_size(profile: LinkProfile) -> int:
+    """Return the payload bytes of a chunk so that one takes less than a quarter of the default keepalive.
+
+    At most 64 KiB and never below 256 B, where the keepalive grows instead.
+    """
+    rate = _slowest(profile)
+    if rate is None:
+        return MAX_CHUNK
+    budget = rate * DEFAULT_KEEPALIVE / (2 * IN_FLIGHT) / 8  # wire bytes; two chunks under way, twice over
+    segments = math.ceil(budget / (profile.mss + profile.header))
+    return max(MIN_CHUNK, min(MAX_CHUNK, math.ceil(budget) - 1 - segments * profile.header))
+
+
+def keepalive(profile: LinkProfile, chunk: int) -> int:
+    """Return the MQTT keepalive in whole seconds for chunks of `chunk` bytes.
+
+    60 s, or as long as twice the chunks under way and two round trips take at the device's slowest rate: a ping waits
+    behind the former for the latter. Raises ConfigError where MQTT's 65,535 s do not suffice.
+    """
+    if chunk < 1:
+        raise ConfigError(f"chunk of {chunk} B: give at least 1 B")
+    rate = _slowest(profile)
+    wire = chunk + profile.header * math.ceil(chunk / profile.mss)
+    busy = 0.0 if rate is None else 2 * IN_FLIGHT * wire * 8 / rate
+    seconds = max(DEFAULT_KEEPALIVE, math.floor(busy + 2 * (profile.rtt + 2 * profile.jitter)) + 1)
+    if seconds > MAX_KEEPALIVE:
+        raise ConfigError(
+            f"link {profile.name}: chunks of {chunk} B need a keepalive of {seconds} s, MQTT allows {MAX_KEEPALIVE} s; "
+            "send smaller chunks or choose a faster link"
+        )
+    return seconds
+
+
+def _slowest(profile: LinkProfile) -> float | None:
+    rates = [spec.rate for spec in (uplink(profile), downlink(profile)) if spec.rate is not None]
+    return min(rates, default=None)
