@@ -22,11 +22,11 @@ from edge_client.protocol.chunks import MAX_CHUNK, split
 from edge_client.protocol.codec import Arrays, encode, encode_arrays, payload_bytes
 from edge_client.protocol.messages import Chunk, Header, Join, Presence, Reject, RoundState, Telemetry, Welcome
 from edge_client.protocol.tally import Kind, TallySheet
+from edge_client.transport.backoff import delay
 from edge_client.transport.base import Connect, Settings, Transport, Will
 
 WINDOW = 2
 """Chunks under way at once: one on the link while the acknowledgement of the other travels."""
-FIRST_RETRY_S, LONGEST_RETRY_S = 0.5, 30.0
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 class Fate:
     """What became of an upload; `detail` is the server's reason."""
 
-    outcome: Literal["accepted", "rejected", "late"]
+    outcome: Literal["completed", "rejected", "late"]
     detail: str = ""
 
 
@@ -97,7 +97,7 @@ class Session:
         self.mail.expect_broadcast(round)
         who, body = self.who, encode_arrays(arrays)
         chunks = list(split(body, who.chunk_size, run=self._run(), round=round, device=who.device,
-                            seq=lambda: next(self._seq)))  # fmt: skip
+                            seq=self.next_seq))  # fmt: skip
         payload = payload_bytes(arrays)  # belongs to the first sending; what follows are repetitions
         unsent: Sequence[int] = range(len(chunks))
         while (fate := self._fate(round)) is None:
@@ -122,11 +122,14 @@ class Session:
             self._log(f"round {round}: the broadcast is unusable: {error}")
             return None
 
-    async def report(self, telemetry: Callable[[int], Telemetry]) -> None:
+    async def report(self, telemetry: Telemetry) -> None:
         """Send a round's telemetry with QoS 0: it is about the run, not part of it."""
         if self._transport is not None:
-            message = telemetry(next(self._seq))
-            await self._try(self._post(self._transport, topics.telemetry(*self._name), message, "telemetry", qos=0))
+            await self._try(self._post(self._transport, topics.telemetry(*self._name), telemetry, "telemetry", qos=0))
+
+    def next_seq(self) -> int:
+        """Number the next message."""
+        return next(self._seq)
 
     async def leave(self, state: Literal["left", "failed"], detail: str = "") -> None:
         """Say goodbye, if there is a connection to say it on."""
@@ -151,8 +154,8 @@ class Session:
                     await self._read(transport)
             except ConnectionLost as lost:
                 await self._now_on(None)
-                wait = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2**failures) * (0.5 + float(self._jitter.random()))
-                failures = min(failures + 1, 10)
+                wait = delay(failures, self._jitter)
+                failures += 1
                 self._log(f"{lost}; next try in {wait:.1f} s")
                 await self._clock.sleep(wait)
 
@@ -184,7 +187,7 @@ class Session:
 
     async def _ask(self, transport: Transport) -> None:
         who = self.who
-        join = Join(run=self._run(), round=self._round, device=who.device, seq=next(self._seq), instance=who.instance,
+        join = Join(run=self._run(), round=self._round, device=who.device, seq=self.next_seq(), instance=who.instance,
                     samples=who.samples, input_dim=who.input_dim, up_rate=who.up_rate, down_rate=who.down_rate,
                     awaits=self._awaits)  # fmt: skip
         await self._post(transport, topics.join(*self._name), join, "control")
@@ -192,7 +195,7 @@ class Session:
     async def _announce(
         self, transport: Transport, state: Literal["online", "left", "failed"], detail: str = ""
     ) -> None:
-        message = Presence(run=self._run(), device=self.who.device, seq=next(self._seq), state=state,
+        message = Presence(run=self._run(), device=self.who.device, seq=self.next_seq(), state=state,
                            instance=self.who.instance, detail=detail[:300])  # fmt: skip
         await self._post(transport, topics.presence(*self._name), message, "control", retain=True)
 
@@ -246,7 +249,7 @@ class Session:
         return self.mail.welcome.run if self.mail.welcome else self.who.run
 
     def _settings(self) -> Settings:
-        lost = Presence(run=self._run(), device=self.who.device, seq=next(self._seq), state="lost",
+        lost = Presence(run=self._run(), device=self.who.device, seq=self.next_seq(), state="lost",
                         instance=self.who.instance)  # fmt: skip
         will = Will(topics.presence(*self._name), encode(lost))
         # The client id names the process: our own half-open connection is taken over, another device's never is.
@@ -268,7 +271,7 @@ class Session:
         if isinstance(verdict, Reject):
             return Fate("late" if verdict.reason == "late" else "rejected", verdict.detail)
         if verdict is not None or standing == "accepted":
-            return Fate("accepted")
+            return Fate("completed")
         if standing == "rejected":
             return Fate("rejected", "the reason went down with an earlier connection")
         if state is not None and self._ready() and (state.round > round or state.state in ("closed", "ended")):

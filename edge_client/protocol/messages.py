@@ -150,7 +150,7 @@ class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One evaluation of one device's model on its test set (GCA.md section 6); NaN where undefined."""
 
-    phase: Literal["initial", "recon", "align"]
+    phase: Annotated[str, Meta(max_length=16)]
     epoch: Count
     loss: float
     threshold: float

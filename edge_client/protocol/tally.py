@@ -25,6 +25,10 @@ class TallySheet:
         cell[1] += payload_bytes
         cell[2] += message_bytes
 
+    def add_payload(self, direction: Direction, kind: Kind, payload_bytes: int) -> None:
+        """Add tensor bytes that became known only after their messages were counted."""
+        self._cells[direction, kind][1] += payload_bytes
+
     def drain(self) -> tuple[Tally, ...]:
         """Return the counts since the last call, sorted, and start again from zero."""
         cells, self._cells = self._cells, defaultdict(lambda: [0, 0, 0])

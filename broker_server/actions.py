@@ -1,0 +1,56 @@
+"""What the coordinator wants done. It does nothing itself; `server.py` carries these out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from broker_server.records import Outcome, RoundRecord
+from edge_client.protocol.codec import Arrays
+from edge_client.protocol.messages import Telemetry
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Send one encoded message with QoS 1."""
+
+    topic: str
+    payload: bytes
+    retain: bool = False
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """Run the method's aggregation over a round's accepted uploads, off the event loop."""
+
+    round: int
+    uploads: Mapping[str, Arrays]
+
+
+@dataclass(frozen=True)
+class Record:
+    """Write down a finished round."""
+
+    record: RoundRecord
+
+
+@dataclass(frozen=True)
+class Observe:
+    """Write down what a device reported of itself."""
+
+    telemetry: Telemetry
+
+
+@dataclass(frozen=True)
+class Note:
+    """Tell a person, in one line."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The run is over."""
+
+    outcome: Outcome
+
+
+Action = Publish | Aggregate | Record | Observe | Note | Finish

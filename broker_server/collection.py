@@ -1,0 +1,68 @@
+"""The uploads of one round: who was asked, what has come, what is outstanding. Sans-io."""
+
+from dataclasses import dataclass, field
+
+from edge_client.protocol.chunks import Reassembly
+from edge_client.protocol.codec import Arrays, decode_arrays
+from edge_client.protocol.messages import Chunk, Cohort, Standing
+
+ENVELOPE = 4096
+"""Bytes a body may have beyond its tensors: names, shapes and msgpack's framing."""
+
+
+@dataclass
+class Collection:
+    """One round from its opening to its close. `instances` are the processes that were asked: a device that
+    restarted in the middle does not know the round, so nobody waits for it."""
+
+    round: int
+    cohort: Cohort
+    instances: dict[str, str]
+    opened_s: float
+    parts: dict[str, Reassembly] = field(default_factory=dict)
+    accepted: dict[str, Arrays] = field(default_factory=dict)
+    rejected: dict[str, str] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    late: set[str] = field(default_factory=set)
+
+    @property
+    def outstanding(self) -> tuple[str, ...]:
+        """The devices that may still deliver."""
+        decided = {*self.accepted, *self.rejected, *self.gone}
+        return tuple(device for device in self.instances if device not in decided)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The devices that were asked and have delivered nothing usable, neither in time nor late."""
+        decided = {*self.accepted, *self.rejected, *self.late}
+        return tuple(device for device in self.instances if device not in decided)
+
+    def add(self, device: str, chunk: Chunk, limit: int) -> bool:
+        """Take a chunk; return False for a duplicate. Raises `ProtocolError` when it cannot be part of an upload of
+        at most `limit` tensor bytes."""
+        parts = self.parts.setdefault(device, Reassembly(limit + ENVELOPE))
+        return device not in self.accepted and parts.add(chunk)
+
+    def upload(self, device: str) -> Arrays | None:
+        """Return a device's upload once all its chunks are here; raises `ProtocolError` if they do not make one."""
+        parts = self.parts[device]
+        return decode_arrays(parts.body(), parts.limit) if parts.complete else None
+
+    def accept(self, device: str, upload: Arrays) -> None:
+        self.accepted[device] = upload
+        self.parts.pop(device, None)
+
+    def reject(self, device: str, reason: str) -> None:
+        self.rejected[device] = reason
+        self.parts.pop(device, None)
+
+    def standing(self, device: str, closed: bool) -> Standing:
+        """Answer a device that asks what became of its upload."""
+        if device in self.accepted:
+            return Standing(self.round, "accepted")
+        if device in self.rejected:
+            return Standing(self.round, "rejected")
+        if closed or device not in self.instances:
+            return Standing(self.round, "closed")
+        parts = self.parts.get(device)
+        return Standing(self.round, "partial", parts.missing) if parts else Standing(self.round, "unseen")

@@ -1,0 +1,306 @@
+"""The round coordinator: Algorithm 1 from the server's side, sans-io.
+
+Messages, the passing of time and finished aggregations go in; actions (`actions.py`) come out. It owns every
+deadline of the run. A run waits for devices, then each round is open (collecting uploads), closed (aggregating)
+and published, until it has ended. What is lost on the way is asked for again by the devices themselves (`Join`),
+whenever they reconnect or hear a round announced anew; every answer can be given any number of times.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from math import floor
+from typing import Any
+
+from broker_server.actions import Action, Aggregate, Finish, Note, Observe, Record
+from broker_server.collection import Collection
+from broker_server.deadline import Pace, allowance
+from broker_server.herald import Herald
+from broker_server.ledger import Ledger
+from broker_server.members import Members
+from broker_server.methods.base import Aggregate as Aggregated
+from broker_server.methods.base import ServerMethod
+from broker_server.plan import RunPlan
+from broker_server.records import Outcome, RoundRecord
+from edge_client.cohort import draw
+from edge_client.errors import ProtocolError
+from edge_client.protocol import topics
+from edge_client.protocol.codec import decode, payload_bytes
+from edge_client.protocol.messages import SERVER, Chunk, Join, Presence, Standing, Telemetry
+
+NOTE_EVERY_S = 5.0
+"""How often a waiting server says how long it has been waiting."""
+
+
+class Coordinator:
+    """See the module. `now` is seconds since the run began, on whatever clock."""
+
+    def __init__(self, plan: RunPlan, method: ServerMethod) -> None:
+        self.plan, self.method = plan, method
+        self.ledger, self.members = Ledger(), Members()
+        self.collection: Collection | None = None
+        self.outcome: Outcome | None = None
+        self.counts: Counter[str] = Counter()
+        self._herald = Herald(plan, self.ledger)
+        self._closed_s: float | None = None
+        self._deserted_s: float | None = None
+        self._note_due_s = 0.0
+        self._completed = 0
+
+    # ---- what comes in ------------------------------------------------------------------------------------------
+
+    def announce(self, now: float) -> list[Action]:
+        """Say (again) where the run stands: on every new connection of the server."""
+        self.members.forget_presence()
+        return [self._state()]
+
+    def take(self, topic: str, payload: bytes, now: float) -> list[Action]:
+        """Use one message. Whatever is wrong with it is counted and told to its device, and harms nobody else."""
+        try:
+            address = topics.parse(topic, self.plan.run)
+            device = address.device or SERVER
+        except ProtocolError:
+            return self._ignore("foreign")
+        try:
+            message = decode(payload, address.kind)
+            if message.device != device:
+                raise ProtocolError(f"a message of {message.device!r} on a topic of {device!r}")
+        except ProtocolError as error:
+            self.counts["malformed"] += 1
+            self.ledger.received(device, "upload" if address.kind is Chunk else "control", len(payload))
+            return self._refuse(device, address.round, str(error), now) if address.kind is Chunk else []
+        if message.run != self.plan.name and not (
+            message.run == self.plan.run and isinstance(message, Join | Presence)
+        ):
+            return self._ignore("foreign")
+        match message:
+            case Presence():
+                self.ledger.received(device, "control", len(payload))
+                return self._presence(message, now)
+            case Join():
+                self.ledger.received(device, "control", len(payload))
+                return self._join(message, now)
+            case Chunk() if (message.round, message.index) == (address.round, address.index):
+                return self._chunk(device, message, len(payload), now)
+            case Telemetry():
+                self.ledger.received(device, "telemetry", len(payload))
+                return [Observe(message)]
+        return self._ignore("foreign")
+
+    def tick(self, now: float) -> list[Action]:
+        """Let time pass: start, close or give up what is due."""
+        if self.outcome is not None:
+            return []
+        return self._wait(now) if self.collection is None else self._progress(now)
+
+    def due(self, now: float) -> float | None:
+        """Return when the next `tick` is wanted; None if only a message can change anything."""
+        if self.outcome is not None or self._closed_s is not None:
+            return None
+        if self.collection is None:
+            return min(self._note_due_s, self.plan.patience_s)
+        limits = [self._deadline(), self._deserted_s and self._deserted_s + self.plan.patience_s]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def aggregated(self, result: Aggregated, now: float) -> list[Action]:
+        """Publish what aggregation gave and go on to the next round."""
+        collection = self.collection
+        assert collection is not None and self._closed_s is not None
+        listeners = tuple(d for d in collection.instances if d in self.members.joined)
+        actions: list[Action] = [
+            *self._herald.close(collection.round, tuple(self.members.joined), listeners, result.broadcast)
+        ]
+        actions += [Note(f"round {collection.round}: {remark}") for remark in result.remarks]
+        self._completed = collection.round
+        actions.append(Record(self._record(collection, result.diagnostics, now)))
+        return actions + (self._open(now) if collection.round < self.plan.rounds else self._end(True, "", now))
+
+    def fail(self, reason: str, now: float) -> list[Action]:
+        """End the run because something around the coordinator failed; devices are told."""
+        return self._end(False, reason, now) if self.outcome is None else []
+
+    # ---- devices come and go ------------------------------------------------------------------------------------
+
+    def _presence(self, presence: Presence, now: float) -> list[Action]:
+        self.members.see(presence)
+        member, device = self.members.joined.get(presence.device), presence.device
+        if member is None or member.instance != presence.instance or self.outcome is not None:
+            return []
+        if presence.state in ("left", "failed"):
+            self.members.remove(device)
+            if self.collection is not None:
+                self.collection.gone.add(device)
+        note = f"{device} {presence.state}" + (f": {presence.detail}" if presence.detail else "")
+        told: list[Action] = [] if presence.state == "online" else [Note(note)]
+        return told + self.tick(now)
+
+    def _join(self, join: Join, now: float) -> list[Action]:
+        if (holder := self.members.holder(join)) is not None:
+            self.counts["duplicate_id"] += 1
+            detail = (
+                f"a device named {join.device} joined {now - holder.joined_s:.0f} s ago and is online; "
+                "give this one another id, or stop the other one"
+            )
+            return [self._herald.reject(join.device, join.round, "duplicate", detail, join.instance), Note(detail)]
+        width = next((m.input_dim for m in self.members.joined.values()), join.input_dim)
+        if join.input_dim != width:
+            detail = f"its records have {join.input_dim} features, those of this run {width}: preprocess them alike"
+            return [self._herald.reject(join.device, join.round, "unfit", detail, join.instance), Note(detail)]
+        if self.members.admit(join, now) and self.collection is not None:
+            asked = self.collection.instances.get(join.device)
+            if asked is not None and asked != join.instance:
+                self.collection.gone.add(join.device)  # it restarted and does not know of the round
+        standing = self._standing(join)
+        answer: list[Action] = [self._herald.welcome(join, self._round, standing)]
+        if standing.state == "follows":
+            answer += self._herald.catch_up(join.device)
+        return answer + self.tick(now)
+
+    def _standing(self, join: Join) -> Standing:
+        """What the server can say about what a device awaits."""
+        current = self.collection if self.collection and self.collection.round == join.round else None
+        match join.awaits:
+            case "acceptance":
+                closed = self._closed_s is not None
+                return current.standing(join.device, closed) if current else Standing(join.round, "closed")
+            case "broadcast" if self._herald.broadcast_round == join.round:
+                return Standing(join.round, "follows")
+            case "broadcast":
+                return Standing(join.round, "pending" if current else "gone")
+        return Standing(join.round, "nothing")
+
+    def _wait(self, now: float) -> list[Action]:
+        """Before round 1: wait for the minimum, saying so, but not for ever."""
+        have, need, limit = len(self.members.joined), self.plan.minimum_devices, self.plan.patience_s
+        if have >= need:
+            return self._open(now)
+        if now >= limit:
+            return self._end(False, f"only {have} of {need} devices joined in {limit:g} s", now)
+        if now < self._note_due_s:
+            return []
+        self._note_due_s = now + NOTE_EVERY_S
+        return [Note(f"waiting: have {have}, need {need}, {now:.0f} s of {limit:g} s")]
+
+    # ---- one round ----------------------------------------------------------------------------------------------
+
+    def _open(self, now: float) -> list[Action]:
+        """Line 3: draw the cohort S_r and call it."""
+        round, joined = self._completed + 1, self.members.joined
+        if not joined:
+            return self._end(False, f"round {round}: no device is left", now)
+        size = max(1, floor(self.plan.participation * len(joined) + 1e-9))
+        cohort, chosen = draw(joined, size, self.plan.seed, round)
+        self.collection = Collection(round, cohort, {d: joined[d].instance for d in chosen}, now)
+        self._closed_s = self._deserted_s = None
+        return [self._state()]
+
+    def _chunk(self, device: str, chunk: Chunk, size: int, now: float) -> list[Action]:
+        collection, member = self.collection, self.members.joined.get(device)
+        if collection is None or member is None or chunk.round > collection.round:
+            return self._ignore("foreign")
+        if chunk.round < collection.round or self._closed_s is not None or device not in collection.instances:
+            return self._late(device, chunk, size)
+        self.ledger.received(device, "upload", size)
+        if device in collection.rejected:
+            return self._ignore("rejected")
+        try:
+            if not collection.add(device, chunk, self.method.upload_limit(member.samples)):
+                return [*self._ignore("duplicate"), *self._accept_again(device)]
+            if (upload := collection.upload(device)) is None:
+                return []
+            self.method.check(member.samples, upload)
+        except ProtocolError as error:
+            return self._refuse(device, chunk.round, str(error), now)
+        collection.accept(device, upload)
+        self.ledger.complete(device, payload_bytes(upload))
+        self.members.delivered(device, now - collection.opened_s)
+        return [self._herald.accept(device, chunk.round), *self._progress(now)]
+
+    def _accept_again(self, device: str) -> list[Action]:
+        """A repetition after acceptance means that the device has not heard of it."""
+        assert self.collection is not None
+        return [self._herald.accept(device, self.collection.round)] if device in self.collection.accepted else []
+
+    def _late(self, device: str, chunk: Chunk, size: int) -> list[Action]:
+        """Count a late upload with its bytes; tell the device once."""
+        self.ledger.received(device, "upload", size)
+        self.counts["late"] += 1
+        self.counts["late_bytes"] += size
+        collection = self.collection
+        if collection is None or chunk.round != collection.round or device in collection.late:
+            return []
+        if device in collection.accepted:
+            return self._accept_again(device)
+        collection.late.add(device)
+        return [self._herald.reject(device, chunk.round, "late", "the round closed before the upload was complete")]
+
+    def _refuse(self, device: str, round: int | None, why: str, now: float) -> list[Action]:
+        """Go on without an upload that cannot be used, and say so to its device."""
+        collection = self.collection
+        if collection is None or round != collection.round or device not in collection.outstanding:
+            return []
+        collection.reject(device, why)
+        note = Note(f"round {round}: upload of {device} refused: {why}")
+        return [note, self._herald.reject(device, round, "invalid", why), *self._progress(now)]
+
+    def _progress(self, now: float) -> list[Action]:
+        """Close the round when nobody is outstanding, or when waiting any longer is pointless."""
+        collection = self.collection
+        if collection is None or self._closed_s is not None or self.outcome is not None:
+            return []
+        outstanding = collection.outstanding
+        deserted = bool(outstanding) and not any(self.members.online(device) for device in outstanding)
+        self._deserted_s = (self._deserted_s or now) if deserted else None
+        due = self.due(now)
+        if outstanding and (due is None or now < due):
+            return []
+        self._closed_s = now
+        if len(collection.accepted) < self.plan.quorum:
+            why = "; ".join(f"{d}: {r}" for d, r in sorted(collection.rejected.items())) or "none came in time"
+            need = self.plan.quorum
+            return self._end(
+                False, f"round {collection.round}: {len(collection.accepted)} of {need} uploads ({why})", now
+            )
+        uploads = {device: collection.accepted[device] for device in sorted(collection.accepted)}
+        return [Aggregate(collection.round, uploads)]
+
+    def _deadline(self) -> float | None:
+        collection = self.collection
+        assert collection is not None
+        paces = {
+            m.device: Pace(m.samples, self.method.upload_limit(m.samples), m.up_rate, m.elapsed_s)
+            for m in self.members.joined.values()
+        }
+        allowed = allowance(self.plan, paces, (d for d in collection.instances if d in paces))
+        return None if allowed is None else collection.opened_s + allowed
+
+    # ---- what goes out ------------------------------------------------------------------------------------------
+
+    @property
+    def _round(self) -> int:
+        return self.collection.round if self.collection else 0
+
+    def _state(self) -> Action:
+        audience, collection = tuple(self.members.joined), self.collection
+        if self.outcome is not None:
+            return self._herald.state("ended", self._round, audience, reason=self.outcome.reason or "completed")
+        if collection is None:
+            return self._herald.state("waiting", 0, audience)
+        deadline = self._deadline()
+        allowed = 0.0 if deadline is None else deadline - collection.opened_s
+        return self._herald.state("open", collection.round, audience, cohort=collection.cohort, deadline_s=allowed)
+
+    def _record(self, collection: Collection, diagnostics: Mapping[str, Any], now: float) -> RoundRecord:
+        deadline, counts, self.counts = self._deadline(), self.counts, Counter()
+        return RoundRecord(
+            collection.round, collection.opened_s, self._closed_s or now, now, deadline,
+            tuple(sorted(collection.accepted)), tuple(sorted(collection.late)), tuple(sorted(collection.rejected)),
+            collection.missing, self.ledger.drain(), dict(counts), dict(diagnostics),
+        )  # fmt: skip
+
+    def _end(self, completed: bool, reason: str, now: float) -> list[Action]:
+        self.outcome = Outcome(completed, self._completed, reason)
+        return [self._state(), Finish(self.outcome)]
+
+    def _ignore(self, reason: str) -> list[Action]:
+        self.counts[reason] += 1
+        return []

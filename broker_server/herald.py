@@ -1,0 +1,97 @@
+"""The server's own messages: composed, numbered, counted in the ledger, and handed over as `Publish` actions."""
+
+from collections.abc import Iterable
+from itertools import count
+from typing import Literal
+
+from broker_server.actions import Publish
+from broker_server.ledger import Ledger
+from broker_server.plan import RunPlan
+from edge_client.protocol import topics
+from edge_client.protocol.chunks import split
+from edge_client.protocol.codec import Arrays, encode, encode_arrays, payload_bytes
+from edge_client.protocol.messages import (
+    SERVER,
+    Accept,
+    Chunk,
+    Cohort,
+    Header,
+    Join,
+    Reject,
+    RoundState,
+    Standing,
+    Welcome,
+)
+
+
+class Herald:
+    """Composes every message of the server. Remembers the last round state and broadcast, to say them again."""
+
+    def __init__(self, plan: RunPlan, ledger: Ledger) -> None:
+        self._plan, self._ledger = plan, ledger
+        self._seq = count()
+        self._broadcast: tuple[Chunk, ...] = ()
+        self._payload = 0
+
+    @property
+    def broadcast_round(self) -> int:
+        """The round of the last broadcast, 0 before the first."""
+        return self._broadcast[0].round if self._broadcast else 0
+
+    def state(self, state: Literal["waiting", "open", "ended"], round: int, audience: Iterable[str], *,
+              cohort: Cohort | None = None, deadline_s: float = 0.0, reason: str = "") -> Publish:  # fmt: skip
+        """Announce, retained, where the run stands."""
+        message = RoundState(run=self._plan.name, round=round, device=SERVER, seq=next(self._seq), state=state,
+                             cohort=cohort, deadline_s=deadline_s, reason=reason[:60])  # fmt: skip
+        return self._announce(message, audience)
+
+    def close(self, round: int, audience: tuple[str, ...], listeners: tuple[str, ...], arrays: Arrays) -> list[Publish]:
+        """Announce that a round is closed and send its broadcast to the `listeners`."""
+        body = encode_arrays(arrays)
+        self._payload = payload_bytes(arrays)
+        self._broadcast = tuple(split(body, self._plan.chunk_size, run=self._plan.name, round=round, device=SERVER,
+                                      seq=lambda: next(self._seq)))  # fmt: skip
+        first = self._broadcast[0]
+        message = RoundState(run=self._plan.name, round=round, device=SERVER, seq=next(self._seq), state="closed",
+                             chunks=first.chunks, size=first.size, digest=first.digest)  # fmt: skip
+        chunks = [self._chunk(topics.broadcast(self._plan.run, round, c.index), c, listeners) for c in self._broadcast]
+        return [self._announce(message, audience), *chunks]
+
+    def catch_up(self, device: str) -> list[Publish]:
+        """Send the last broadcast again, to one device that was away."""
+        run = self._plan.run
+        return [
+            self._chunk(topics.catch_up(run, device, c.round, c.index), c, (device,)) for c in self._broadcast
+        ]  # fmt: skip
+
+    def welcome(self, join: Join, round: int, standing: Standing) -> Publish:
+        plan = self._plan
+        message = Welcome(run=plan.name, round=round, device=SERVER, seq=next(self._seq), instance=join.instance,
+                          method=plan.method, seed=plan.seed, rounds=plan.rounds, hyper=plan.hyper,
+                          standing=standing)  # fmt: skip
+        return self._tell(join.device, "welcome", message)
+
+    def accept(self, device: str, round: int) -> Publish:
+        message = Accept(run=self._plan.name, round=round, device=SERVER, seq=next(self._seq))
+        return self._tell(device, "accept", message)
+
+    def reject(self, device: str, round: int, reason: Literal["late", "invalid", "duplicate", "unfit"], detail: str,
+               instance: str = "") -> Publish:  # fmt: skip
+        message = Reject(run=self._plan.name, round=round, device=SERVER, seq=next(self._seq), reason=reason,
+                         detail=detail[:300], instance=instance)  # fmt: skip
+        return self._tell(device, "reject", message)
+
+    def _announce(self, message: RoundState, audience: Iterable[str]) -> Publish:
+        data = encode(message)
+        self._ledger.sent(audience, "control", len(data))
+        return Publish(topics.round_state(self._plan.run), data, retain=True)
+
+    def _tell(self, device: str, verb: str, message: Header) -> Publish:
+        data = encode(message)
+        self._ledger.sent((device,), "control", len(data))
+        return Publish(topics.down(self._plan.run, device, verb), data)
+
+    def _chunk(self, topic: str, chunk: Chunk, listeners: Iterable[str]) -> Publish:
+        data = encode(chunk)
+        self._ledger.sent(listeners, "broadcast", len(data), self._payload if chunk.index == 0 else 0)
+        return Publish(topic, data)

@@ -1,0 +1,44 @@
+"""What the server writes down about a run: plain values, ready for the study's tables."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from edge_client.protocol.messages import Tally
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One finished round. Times are seconds since the run began.
+
+    opened_s: the cohort was called; closed_s: the last upload was in, or the deadline passed; published_s: the
+    broadcast was handed to the transport. `tallies` is the server's side of the byte ledgers, per device: what it
+    received ("up") and sent ("down") since the previous record.
+    `counts` holds how many messages were late, duplicate, stale, foreign, malformed; `diagnostics` what the method
+    says about its aggregation.
+    """
+
+    round: int
+    opened_s: float
+    closed_s: float
+    published_s: float
+    deadline_s: float | None
+    accepted: tuple[str, ...]
+    late: tuple[str, ...]
+    rejected: tuple[str, ...]
+    missing: tuple[str, ...]
+    tallies: dict[str, tuple[Tally, ...]]
+    counts: dict[str, int]
+    diagnostics: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def participants(self) -> tuple[str, ...]:
+        return tuple(sorted({*self.accepted, *self.late, *self.rejected, *self.missing}))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: `completed` says whether all its rounds were run, `reason` why not."""
+
+    completed: bool
+    rounds: int
+    reason: str = ""

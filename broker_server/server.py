@@ -1,0 +1,187 @@
+"""The server as one coroutine: a transport, a clock and the coordinator between them.
+
+All decisions are the coordinator's; here its actions are carried out, in their order. Aggregation runs off the
+event loop. Messages are acknowledged only after they were used, so the broker's window bounds what waits here.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import numpy as np
+
+from broker_server.actions import Action, Aggregate, Finish, Note, Observe, Publish, Record
+from broker_server.coordinator import Coordinator
+from broker_server.methods.base import Aggregate as Aggregated
+from broker_server.methods.base import ServerMethod
+from broker_server.plan import RunPlan
+from broker_server.records import Outcome, RoundRecord
+from edge_client.clock import Clock
+from edge_client.errors import ConnectionLost, GcaError
+from edge_client.protocol import topics
+from edge_client.protocol.codec import Arrays
+from edge_client.protocol.messages import SERVER, Telemetry
+from edge_client.seeds import stream
+from edge_client.transport.backoff import delay
+from edge_client.transport.base import Connect, Settings, Transport
+
+WINDOW = 20
+"""Published messages awaiting acknowledgement at once, the usual window of a broker."""
+SHORTEST_TICK_S = 0.001
+
+
+class Sink(Protocol):
+    """Where the run's results go: the study, the screen."""
+
+    def record(self, record: RoundRecord) -> None: ...
+
+    def observe(self, telemetry: Telemetry) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def uploaded(self, device: str, round: int) -> None: ...
+
+    def opened(self, round: int, devices: int) -> None: ...
+
+
+Offload = Callable[[Callable[[], Aggregated]], Awaitable[Aggregated]]
+
+
+class Server:
+    """One run on one broker. `serve` returns when the run has ended and every device was told."""
+
+    def __init__(self, plan: RunPlan, method: ServerMethod, connect: Connect, clock: Clock, sink: Sink,
+                 offload: Offload) -> None:  # fmt: skip
+        self.plan, self.method = plan, method
+        self.coordinator = Coordinator(plan, method)
+        self._connect, self._clock, self._sink, self._offload = connect, clock, sink, offload
+        self._began = clock.now()
+        self._outbox: asyncio.Queue[Publish] = asyncio.Queue()
+        self._stirred = asyncio.Event()
+        self._finished: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._aggregation: asyncio.Task[None] | None = None
+
+    @property
+    def now(self) -> float:
+        """Seconds since this server began."""
+        return self._clock.now() - self._began
+
+    async def serve(self) -> Outcome:
+        """Run all rounds. Raises `GcaError` if the aggregation fails or the broker refuses the server for good."""
+        async with asyncio.TaskGroup() as tasks:
+            workers = [tasks.create_task(self._keep()), tasks.create_task(self._watch_time())]
+            try:
+                return await self._finished
+            finally:
+                await self._say_goodbye()
+                for worker in workers:
+                    worker.cancel()
+
+    def abort(self, reason: str) -> None:
+        """End the run from outside: devices are told why."""
+        self._carry_out(self.coordinator.fail(reason, self.now))
+
+    # ---- the connection -----------------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        failures, jitter = 0, stream(self.plan.seed, "backoff", 0, SERVER)
+        settings = Settings(f"{SERVER}-{self.plan.run}", persistent=True)
+        while True:
+            try:
+                async with self._connect(settings) as transport:
+                    failures = 0
+                    await transport.subscribe(*topics.server_filters(self.plan.run))
+                    self._carry_out(self.coordinator.announce(self.now))
+                    async with self._sending(transport):
+                        async for message in transport.messages():
+                            self._carry_out(self.coordinator.take(message.topic, message.payload, self.now))
+                            transport.acknowledge(message)
+            except* ConnectionLost as lost:
+                wait = delay(failures, jitter)
+                failures += 1
+                self._sink.note(f"{lost.exceptions[0]}; next try in {wait:.1f} s")
+                await self._clock.sleep(wait)
+
+    @asynccontextmanager
+    async def _sending(self, transport: Transport) -> AsyncIterator[None]:
+        """Publish the outbox in order, up to `WINDOW` messages ahead of their acknowledgements."""
+        window = asyncio.Semaphore(WINDOW)
+
+        async def send(message: Publish) -> None:
+            try:
+                await transport.publish(message.topic, message.payload, retain=message.retain)
+            finally:
+                window.release()
+                self._outbox.task_done()
+
+        async def pump() -> None:
+            while True:
+                await window.acquire()
+                message = await self._outbox.get()
+                sending.create_task(send(message))
+
+        async with asyncio.TaskGroup() as sending:
+            pumping = sending.create_task(pump())
+            try:
+                yield
+            finally:
+                pumping.cancel()
+
+    async def _say_goodbye(self) -> None:
+        """Give the last messages, the terminal state among them, the time to leave."""
+        try:
+            await asyncio.wait_for(self._outbox.join(), self.plan.patience_s)
+        except TimeoutError:
+            self._sink.note("the broker did not take the last messages; devices may wait in vain")
+
+    # ---- the coordinator's wishes -------------------------------------------------------------------------------
+
+    async def _watch_time(self) -> None:
+        """Tick the coordinator when it is due. Whatever happens to it may move that moment."""
+        while True:
+            due = self.coordinator.due(self.now)
+            self._stirred.clear()
+            if due is not None and due <= self.now:
+                self._carry_out(self.coordinator.tick(self.now))
+                due = self.now + SHORTEST_TICK_S
+            sleeping = asyncio.ensure_future(self._clock.sleep(max(0.0, due - self.now))) if due is not None else None
+            stirring = asyncio.ensure_future(self._stirred.wait())
+            pending = {task for task in (sleeping, stirring) if task is not None}
+            try:
+                await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in pending:
+                    task.cancel()
+
+    def _carry_out(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case Publish():
+                    self._outbox.put_nowait(action)
+                case Aggregate(round, uploads):
+                    self._aggregation = asyncio.ensure_future(self._aggregate(round, uploads))
+                case Record(record):
+                    self._sink.record(record)
+                case Observe(telemetry):
+                    self._sink.observe(telemetry)
+                case Note(text):
+                    self._sink.note(text)
+                case Finish(outcome) if not self._finished.done():
+                    self._finished.set_result(outcome)
+        self._stirred.set()
+
+    async def _aggregate(self, round: int, uploads: Mapping[str, Arrays]) -> None:
+        try:
+            result = await self._offload(lambda: self.method.aggregate(round, uploads))
+            self._carry_out(self.coordinator.aggregated(result, self.now))
+        except Exception as error:
+            reason = f"aggregation of round {round} failed: {type(error).__name__}: {error}"
+            self._carry_out(self.coordinator.fail(reason, self.now))
+            if not isinstance(error, GcaError):
+                raise
+
+
+def incarnation(rng: np.random.Generator) -> str:
+    """Return the 8 hex digits that tell this server's messages from those of an earlier one."""
+    return f"{int(rng.integers(2**32)):08x}"

@@ -1,0 +1,180 @@
+"""The life of a device: Algorithm 1 from the device's side, as one coroutine.
+
+The same coroutine runs on a Raspberry Pi against a real broker and as one of N emulated devices. All that touches
+the outside is passed in: the session (network), the clock, `offload` (runs training off the event loop, so that
+the connection stays alive meanwhile) and `report` (where a round's telemetry goes).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Literal, ParamSpec, Protocol, TypeVar
+
+from edge_client.clock import Clock
+from edge_client.cohort import EVERYONE, takes_part
+from edge_client.errors import GcaError, ProtocolError
+from edge_client.evaluation import Evaluator
+from edge_client.methods.context import LocalContext
+from edge_client.methods.registry import method
+from edge_client.model.autoencoder import Architecture
+from edge_client.model.trainer import ModelState, NumpyTrainer, Trainer
+from edge_client.protocol.messages import Evaluation, Telemetry, Welcome
+from edge_client.records import Records
+from edge_client.session import Session
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Offload(Protocol):
+    """Runs a function away from the event loop and returns its result."""
+
+    def __call__(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
+
+
+@dataclass(frozen=True)
+class Device:
+    """What one device brings along. `evaluate` says when its model is judged; `flops_per_s` makes training last
+    as long as on a board of that speed (None: as long as it takes here)."""
+
+    records: Records
+    session: Session
+    clock: Clock
+    offload: Offload
+    report: Callable[[Telemetry], Awaitable[None]]
+    evaluate: Literal["epoch", "round", "never"] = "epoch"
+    flops_per_s: float | None = None
+
+
+async def live(device: Device) -> ModelState:
+    """Join the run, take part until the server ends it, and return the final model.
+
+    Raises `GcaError` naming device, round and phase when local work fails; the server has been told by then.
+    """
+    session = device.session
+    async with _connected(session):
+        work = _Work(device, await session.welcome())
+        try:
+            state = await work.do("initialisation", work.method.initial, work.context(_Round(0)))
+            last = work.welcome.round
+            while (opening := await session.next_round(last)).state != "ended":
+                last, notes = opening.round, _Round(opening.round)
+                taking_part = takes_part(opening.cohort or EVERYONE, work.welcome.seed, last, session.who.device)
+                await session.listen(taking_part)
+                if taking_part:
+                    state = await _take_part(work, state, notes)
+                else:
+                    notes.outcome = "idle"
+                await device.report(work.telemetry(notes, state))
+        except GcaError as error:
+            await session.leave("failed", str(error))
+            raise
+        await session.leave("left")
+        await device.report(work.telemetry(_Round(last, outcome="idle", detail=opening.reason), state))
+        return state
+
+
+async def _take_part(work: "_Work", state: ModelState, notes: "_Round") -> ModelState:
+    """One round of Algorithm 1 from the device's side: lines 5 to 19, then 25 to 36."""
+    session, method, context = work.device.session, work.method, work.context(notes)
+    with work.timed(notes, "train"):
+        state, upload = await work.do("reconstruction", method.before_upload, state, context)
+    with work.timed(notes, "upload"):
+        fate = await session.upload(notes.round, upload)
+    with work.timed(notes, "wait"):
+        broadcast = await session.broadcast(notes.round)
+    notes.outcome, notes.detail = fate.outcome, fate.detail
+    if broadcast is None:
+        notes.outcome = "missed" if fate.outcome == "completed" else fate.outcome
+        return state
+    try:
+        with work.timed(notes, "align"):
+            return await work.do("alignment", method.after_broadcast, state, context, broadcast)
+    except ProtocolError as error:
+        notes.outcome, notes.detail = "missed", f"unusable broadcast: {error}"
+        return state
+
+
+@dataclass
+class _Round:
+    """Notes about the round in hand, for its telemetry."""
+
+    round: int
+    outcome: Literal["completed", "late", "rejected", "missed", "idle"] = "completed"
+    detail: str = ""
+    spent_s: dict[str, float] = field(default_factory=dict)
+    evaluations: list[Evaluation] = field(default_factory=list)
+
+
+class _Work:
+    """The device's local work: what it is done with, its duration and its evaluation."""
+
+    def __init__(self, device: Device, welcome: Welcome) -> None:
+        self.device, self.welcome = device, welcome
+        self.method = method(welcome.method)
+        hyper = welcome.hyper
+        width = device.records.samples.shape[1]
+        self.trainer: Trainer = NumpyTrainer(Architecture(width, hyper.hidden, hyper.latent_dim))
+        self.evaluator = Evaluator(device.records, self.trainer, hyper.threshold_quantile)
+
+    def context(self, notes: _Round) -> LocalContext:
+        hyper, clock = self.welcome.hyper, self.device.clock
+        last = {"recon": hyper.recon_epochs, "align": hyper.align_epochs}
+
+        def observe(phase: str, epoch: int, state: ModelState, loss: float) -> None:
+            if self.device.evaluate == "epoch" or (self.device.evaluate == "round" and epoch == last[phase]):
+                begun = clock.now()
+                notes.evaluations.append(self.evaluator.evaluate(phase, epoch, state, loss))
+                notes.spent_s["evaluate"] = notes.spent_s.get("evaluate", 0.0) + clock.now() - begun
+
+        return LocalContext(
+            hyper=hyper, trainer=self.trainer, samples=self.device.records.samples, seed=self.welcome.seed,
+            device=self.device.session.who.device, round=notes.round, observe=observe,
+        )  # fmt: skip
+
+    async def do(self, phase: str, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run local work off the loop; an error in it is told with device and phase."""
+        try:
+            return await self.device.offload(step, *args, **kwargs)
+        except ProtocolError:
+            raise  # the broadcast was at fault, not the work
+        except Exception as error:
+            who = self.device.session.who.device
+            raise GcaError(f"device {who} failed in {phase}: {type(error).__name__}: {error}") from error
+
+    @contextmanager
+    def timed(self, notes: _Round, stage: str) -> Iterator[None]:
+        """Note the seconds of a stage, without those of the evaluations inside it, which no real device makes."""
+        begun, aside = self.device.clock.now(), notes.spent_s.get("evaluate", 0.0)
+        yield
+        aside = notes.spent_s.get("evaluate", 0.0) - aside
+        notes.spent_s[stage] = self.device.clock.now() - begun - aside
+
+    def telemetry(self, notes: _Round, state: ModelState) -> Telemetry:
+        session = self.device.session
+        return Telemetry(
+            run=self.welcome.run, round=notes.round, device=session.who.device, seq=session.next_seq(),
+            outcome=notes.outcome, detail=notes.detail[:300], spent_s=notes.spent_s, tallies=session.tally.drain(),
+            evaluations=tuple(notes.evaluations), ignored=dict(session.mail.ignored),
+            state_sha256=sha256(state.parameters.tobytes()).hexdigest(),
+        )  # fmt: skip
+
+
+@asynccontextmanager
+async def _connected(session: Session) -> AsyncIterator[None]:
+    """Keep the session's connection for the length of the block; what ends the connection for good ends the block."""
+    keeper, body = asyncio.ensure_future(session.keep()), asyncio.current_task()
+    assert body is not None
+    keeper.add_done_callback(lambda done: None if done.cancelled() else body.cancel())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if keeper.done() and not keeper.cancelled() and (error := keeper.exception()):
+            body.uncancel()
+            raise error from None
+        raise
+    finally:
+        keeper.cancel()
+        await asyncio.wait([keeper])

@@ -1,0 +1,29 @@
+"""A device judges its own model: threshold from its training scores, quality on its test set (eq. 6-7)."""
+
+import math
+from dataclasses import dataclass
+
+from edge_client.model import scoring
+from edge_client.model.trainer import ModelState, Trainer
+from edge_client.protocol.messages import Evaluation
+from edge_client.records import Records
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """`quantile` is p of tau_i, the p-quantile of the device's training scores."""
+
+    records: Records
+    trainer: Trainer
+    quantile: float
+
+    def evaluate(self, phase: str, epoch: int, state: ModelState, loss: float) -> Evaluation:
+        """Return the evaluation of a model; without a test set its qualities are NaN."""
+        tau = scoring.threshold(self.trainer.score(state.parameters, self.records.samples), self.quantile)
+        accuracy = auroc = average_precision = math.nan
+        if self.records.test is not None and self.records.labels is not None:
+            scores, labels = self.trainer.score(state.parameters, self.records.test), self.records.labels
+            accuracy = scoring.accuracy(scores, labels, tau)
+            auroc, average_precision = scoring.auroc(scores, labels), scoring.average_precision(scores, labels)
+        return Evaluation(phase=phase, epoch=epoch, loss=loss, threshold=tau, accuracy=accuracy, auroc=auroc,
+                          average_precision=average_precision)  # fmt: skip
