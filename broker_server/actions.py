@@ -26,6 +26,22 @@ class Aggregate:
 
 
 @dataclass(frozen=True)
+class Opened:
+    """A round was opened for so many devices."""
+
+    round: int
+    devices: int
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A device's upload of this round is in."""
+
+    round: int
+    device: str
+
+
+@dataclass(frozen=True)
 class Record:
     """Write down a finished round."""
 
@@ -53,4 +69,4 @@ class Finish:
     outcome: Outcome
 
 
-Action = Publish | Aggregate | Record | Observe | Note | Finish
+Action = Publish | Opened | Accepted | Aggregate | Record | Observe | Note | Finish

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from math import floor
 from typing import Any
 
-from broker_server.actions import Action, Aggregate, Finish, Note, Observe, Record
+from broker_server.actions import Accepted, Action, Aggregate, Finish, Note, Observe, Opened, Record
 from broker_server.collection import Collection
 from broker_server.deadline import Pace, allowance
 from broker_server.herald import Herald
@@ -191,7 +191,7 @@ class Coordinator:
         cohort, chosen = draw(joined, size, self.plan.seed, round)
         self.collection = Collection(round, cohort, {d: joined[d].instance for d in chosen}, now)
         self._closed_s = self._deserted_s = None
-        return [self._state()]
+        return [Opened(round, len(chosen)), self._state()]
 
     def _chunk(self, device: str, chunk: Chunk, size: int, now: float) -> list[Action]:
         collection, member = self.collection, self.members.joined.get(device)
@@ -213,7 +213,8 @@ class Coordinator:
         collection.accept(device, upload)
         self.ledger.complete(device, payload_bytes(upload))
         self.members.delivered(device, now - collection.opened_s)
-        return [self._herald.accept(device, chunk.round), *self._progress(now)]
+        told = self._herald.accept(device, chunk.round)
+        return [told, Accepted(chunk.round, device), *self._progress(now)]
 
     def _accept_again(self, device: str) -> list[Action]:
         """A repetition after acceptance means that the device has not heard of it."""

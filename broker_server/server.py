@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from broker_server.actions import Action, Aggregate, Finish, Note, Observe, Publish, Record
+from broker_server.actions import Accepted, Action, Aggregate, Finish, Note, Observe, Opened, Publish, Record
 from broker_server.coordinator import Coordinator
 from broker_server.methods.base import Aggregate as Aggregated
 from broker_server.methods.base import ServerMethod
@@ -161,6 +161,10 @@ class Server:
                     self._outbox.put_nowait(action)
                 case Aggregate(round, uploads):
                     self._aggregation = asyncio.ensure_future(self._aggregate(round, uploads))
+                case Opened(round, devices):
+                    self._sink.opened(round, devices)
+                case Accepted(round, device):
+                    self._sink.uploaded(device, round)
                 case Record(record):
                     self._sink.record(record)
                 case Observe(telemetry):

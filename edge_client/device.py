@@ -79,8 +79,7 @@ async def live(device: Device) -> ModelState:
 async def _take_part(work: "_Work", state: ModelState, notes: "_Round") -> ModelState:
     """One round of Algorithm 1 from the device's side: lines 5 to 19, then 25 to 36."""
     session, method, context = work.device.session, work.method, work.context(notes)
-    with work.timed(notes, "train"):
-        state, upload = await work.do("reconstruction", method.before_upload, state, context)
+    state, upload = await work.train(notes, "reconstruction", method.before_upload, state, context)
     with work.timed(notes, "upload"):
         fate = await session.upload(notes.round, upload)
     with work.timed(notes, "wait"):
@@ -90,11 +89,10 @@ async def _take_part(work: "_Work", state: ModelState, notes: "_Round") -> Model
         notes.outcome = "missed" if fate.outcome == "completed" else fate.outcome
         return state
     try:
-        with work.timed(notes, "align"):
-            return await work.do("alignment", method.after_broadcast, state, context, broadcast)
+        state = await work.train(notes, "alignment", method.after_broadcast, state, context, broadcast)
     except ProtocolError as error:
         notes.outcome, notes.detail = "missed", f"unusable broadcast: {error}"
-        return state
+    return state
 
 
 @dataclass
@@ -115,8 +113,8 @@ class _Work:
         self.device, self.welcome = device, welcome
         self.method = method(welcome.method)
         hyper = welcome.hyper
-        width = device.records.samples.shape[1]
-        self.trainer: Trainer = NumpyTrainer(Architecture(width, hyper.hidden, hyper.latent_dim))
+        self.architecture = Architecture(device.records.samples.shape[1], hyper.hidden, hyper.latent_dim)
+        self.trainer: Trainer = NumpyTrainer(self.architecture)
         self.evaluator = Evaluator(device.records, self.trainer, hyper.threshold_quantile)
 
     def context(self, notes: _Round) -> LocalContext:
@@ -144,13 +142,35 @@ class _Work:
             who = self.device.session.who.device
             raise GcaError(f"device {who} failed in {phase}: {type(error).__name__}: {error}") from error
 
+    async def train(self, notes: _Round, phase: str, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a local phase and note its seconds, without those of the evaluations inside it, which no device in
+        the field makes. On an emulated board it lasts as long as there, if that is longer."""
+        clock, aside = self.device.clock, notes.spent_s.get("evaluate", 0.0)
+        begun = clock.now()
+        result = await self.do(phase, step, *args, **kwargs)
+        spent = clock.now() - begun - (notes.spent_s.get("evaluate", 0.0) - aside)
+        if self.device.flops_per_s is not None:
+            rest = max(0.0, self._flops(phase) / self.device.flops_per_s - spent)
+            await clock.sleep(rest)
+            spent += rest
+        notes.spent_s[phase] = spent
+        return result
+
+    def _flops(self, phase: str) -> float:
+        """Arithmetic of a phase: 2 per weight and record forward, 4 backward, over the weights that it touches."""
+        hyper, architecture = self.welcome.hyper, self.architecture
+        if phase == "alignment":
+            work = hyper.align_epochs * architecture.encoder_parameters
+        else:
+            work = hyper.recon_epochs * architecture.parameters
+        return 6.0 * work * len(self.device.records.samples)
+
     @contextmanager
     def timed(self, notes: _Round, stage: str) -> Iterator[None]:
-        """Note the seconds of a stage, without those of the evaluations inside it, which no real device makes."""
-        begun, aside = self.device.clock.now(), notes.spent_s.get("evaluate", 0.0)
+        """Note the seconds of a stage."""
+        begun = self.device.clock.now()
         yield
-        aside = notes.spent_s.get("evaluate", 0.0) - aside
-        notes.spent_s[stage] = self.device.clock.now() - begun - aside
+        notes.spent_s[stage] = self.device.clock.now() - begun
 
     def telemetry(self, notes: _Round, state: ModelState) -> Telemetry:
         session = self.device.session

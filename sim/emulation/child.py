@@ -1,0 +1,18 @@
+"""What every child process of an emulation does first: leave Ctrl-C to the parent, and never outlive it."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+
+
+def obey_parent() -> None:
+    """Ignore Ctrl-C: the terminal sends it to all processes, but only the parent decides how a run ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def die_with_parent() -> None:
+    """End this process at once when the parent is gone, however it went. Needs a running loop."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    asyncio.get_running_loop().add_reader(parent.sentinel, os._exit, 1)

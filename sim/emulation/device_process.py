@@ -1,0 +1,83 @@
+"""One emulated device as a process of its own: the same program as on a Raspberry Pi, behind an emulated link."""
+
+import asyncio
+import os
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from edge_client.clock import RealClock
+from edge_client.device import Device, live
+from edge_client.errors import GcaError
+from edge_client.protocol.messages import Telemetry
+from edge_client.records import load_records
+from edge_client.seeds import stream
+from edge_client.session import Identity, Session
+from edge_client.transport.mqtt import Endpoint, connector
+from sim.emulation.child import die_with_parent, obey_parent
+from sim.emulation.models import save_model
+from sim.emulation.pipe import DeviceDone, DeviceFailed, DeviceLog, DeviceTold, FromDevice, Pipe
+
+
+class DeviceSpec(msgspec.Struct, frozen=True):
+    """Everything one device process needs; plain values, so that it crosses to the process as bytes."""
+
+    run: str
+    device: str
+    host: str
+    port: int
+    records: str
+    test: str
+    model: str
+    up_rate: float
+    down_rate: float
+    keepalive: int
+    chunk_size: int
+    evaluate: Literal["epoch", "round", "never"]
+    flops_per_s: float | None
+    seed: int
+    username: str | None = None
+    tls: bool = False
+    ca_file: str | None = None
+
+
+def main(spec: bytes, connection: Connection) -> None:
+    """Entry point of the process."""
+    obey_parent()
+    pipe: Pipe[FromDevice] = Pipe(connection, FromDevice)
+    try:
+        asyncio.run(_live(msgspec.msgpack.decode(spec, type=DeviceSpec), pipe))
+    except BaseException as error:
+        reason = str(error) if isinstance(error, GcaError) else f"{type(error).__name__}: {error}"
+        pipe.send(DeviceFailed(reason, traceback.format_exc()))
+        raise SystemExit(1) from None
+    pipe.send(DeviceDone())
+
+
+async def _live(spec: DeviceSpec, pipe: Pipe[FromDevice]) -> None:
+    die_with_parent()
+    records = load_records(Path(spec.records), Path(spec.test))
+    samples, input_dim = records.samples.shape
+    instance = os.urandom(4).hex()
+    who = Identity(spec.run, spec.device, instance, samples, input_dim, spec.up_rate, spec.down_rate, spec.keepalive,
+                   spec.chunk_size)  # fmt: skip
+    where = Endpoint(spec.host, spec.port, spec.tls, spec.username, os.environ.get("GCA_PASSWORD"), spec.ca_file)
+    clock = RealClock()
+    session = Session(who, connector(where), clock, stream(spec.seed, "backoff", 0, spec.device),
+                      lambda text: pipe.send(DeviceLog(text)))  # fmt: skip
+
+    async def report(telemetry: Telemetry) -> None:
+        pipe.send(DeviceTold(telemetry))
+
+    with ThreadPoolExecutor(1) as pool:
+
+        async def offload(function, /, *args, **kwargs):  # type: ignore[no-untyped-def]
+            return await asyncio.get_running_loop().run_in_executor(pool, lambda: function(*args, **kwargs))
+
+        device = Device(records, session, clock, offload, report, spec.evaluate, spec.flops_per_s)
+        state = await live(device)
+    save_model(Path(spec.model), state, spec.device, spec.run)

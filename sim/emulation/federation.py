@@ -1,0 +1,252 @@
+"""`gca simulate` in real time: spawn, connect, run, write down, clean up."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from broker_server.clustering import ClusteringSpec
+from broker_server.methods.base import Aggregate
+from broker_server.methods.gca import GcaServer
+from broker_server.plan import RunPlan
+from broker_server.records import Outcome
+from broker_server.server import Server
+from edge_client.clock import RealClock
+from edge_client.errors import GcaError
+from edge_client.transport.mqtt import connector, endpoint
+from sim.config import Study
+from sim.emulation.device_process import DeviceSpec
+from sim.emulation.device_process import main as device_main
+from sim.emulation.journal import Journal
+from sim.emulation.models import state_sha256
+from sim.emulation.network_process import NetworkSpec
+from sim.emulation.network_process import main as network_main
+from sim.emulation.pipe import (
+    Counters,
+    CountersPlease,
+    DeviceDone,
+    DeviceFailed,
+    DeviceLog,
+    DeviceTold,
+    FromDevice,
+    FromNetwork,
+    NetworkFailed,
+    NetworkUp,
+)
+from sim.emulation.processes import Child, fork_server, stop
+from sim.emulation.workload import Shard
+from sim.links.profiles import chunk_size, keepalive, link
+
+T = TypeVar("T")
+
+FAREWELL_S = 10.0
+"""How long the devices of an ended run may take to write their models."""
+
+
+@dataclass(frozen=True)
+class Federation:
+    """One run of a study in real time. `order` is the order in which the devices are started."""
+
+    study: Study
+    plan: RunPlan
+    shards: tuple[Shard, ...]
+    test: Path
+    models: Path
+    flops_per_s: float | None = None
+    order: Sequence[int] | None = None
+
+
+@dataclass(frozen=True)
+class Finished:
+    """`clock_s`: from the first call for devices to the end of the run."""
+
+    outcome: Outcome
+    clock_s: float
+    state_sha256: str | None
+
+
+def server_method(study: Study) -> GcaServer:
+    """Return the server half of the study's method."""
+    chosen = study.clustering
+    spec = ClusteringSpec(
+        chosen.algorithm, chosen.components, covariance=chosen.covariance, regularisation=chosen.regularisation,
+        initialisations=chosen.restarts, max_iterations=chosen.max_iterations, tolerance=chosen.tolerance,
+        temperature=chosen.temperature, batch_size=chosen.batch_size,
+    )  # fmt: skip
+    return GcaServer(study.training.latent_dim, study.training.upload_fraction, spec, study.seed)
+
+
+async def run(federation: Federation, journal: Journal) -> Finished:
+    """Run all rounds and return how it ended. Whatever happens, no child process survives this call.
+
+    Raises `GcaError` when a device or the network fails; the devices have been told by then.
+    """
+    emulation = _Emulation(federation, journal)
+    try:
+        return await emulation.run()
+    finally:
+        stop(emulation.children)
+
+
+class _Emulation:
+    """The processes of one run and what they tell."""
+
+    def __init__(self, federation: Federation, journal: Journal) -> None:
+        self.federation, self.journal = federation, journal
+        self.children: list[Child[FromDevice] | Child[FromNetwork]] = []
+        self._context = fork_server()
+        self._running: set[str] = set()
+        self._all_done = asyncio.Event()
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._network_up: asyncio.Future[NetworkUp] = asyncio.get_running_loop().create_future()
+        self._readings: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def run(self) -> Finished:
+        network = self._start_network()
+        up = await self._unless_failed(self._network_up)
+        clock = RealClock()
+        torch.set_num_threads(1)  # a sum must not depend on how many cores this machine has
+
+        with ThreadPoolExecutor(1) as pool:
+
+            async def offload(aggregate: Callable[[], Aggregate]) -> Aggregate:
+                return await asyncio.get_running_loop().run_in_executor(pool, aggregate)
+
+            connect = connector(endpoint(self._broker or up.broker))
+            self.journal.at_boundary = partial(self._read_links, network)
+            method = server_method(self.federation.study)
+            server = Server(self.federation.plan, method, connect, clock, self.journal, offload)
+            serving = asyncio.ensure_future(server.serve())
+            try:
+                self._start_devices(up.ports)
+                outcome = await self._unless_failed(serving)
+                clock_s = server.now
+                await self._devices_done()
+            except (GcaError, asyncio.CancelledError) as error:
+                server.abort(str(error) or "interrupted")
+                await asyncio.wait([serving], timeout=FAREWELL_S)
+                serving.cancel()
+                raise
+            finally:
+                await self._last_reading(network)
+        return Finished(outcome, clock_s, self._state_sha256())
+
+    # ---- processes ----------------------------------------------------------------------------------------------
+
+    @property
+    def _broker(self) -> str | None:
+        """The url of a real broker, None for our own."""
+        return None if self.federation.study.broker == "embedded" else self.federation.study.broker
+
+    def _start_network(self) -> Child[FromNetwork]:
+        study = self.federation.study
+        real = endpoint(self._broker) if self._broker else None
+        spec = NetworkSpec(
+            {shard.device: study.link for shard in self.federation.shards},
+            (real.host, real.port) if real else None,
+            study.seed,
+        )
+        child: Child[FromNetwork] = Child(self._context, "network", network_main, spec, FromNetwork)
+        self.children.append(child)
+        child.pipe.listen(self._hear_network, lambda: self._fail("the network process has died"))
+        return child
+
+    def _start_devices(self, ports: dict[str, int]) -> None:
+        federation = self.federation
+        profile = link(federation.study.link)
+        chunk = chunk_size(profile)
+        self._running = {shard.device for shard in federation.shards}
+        for number in federation.order or range(len(federation.shards)):
+            shard = federation.shards[number]
+            spec = DeviceSpec(
+                run=federation.plan.run, device=shard.device, host="127.0.0.1", port=ports[shard.device],
+                records=str(shard.path), test=str(federation.test), model=str(self._model(shard)),
+                up_rate=profile.up or 0.0, down_rate=profile.down or 0.0, keepalive=keepalive(profile, chunk),
+                chunk_size=chunk, evaluate=federation.study.evaluation.every, flops_per_s=federation.flops_per_s,
+                seed=federation.plan.seed,
+            )  # fmt: skip
+            child: Child[FromDevice] = Child(self._context, shard.device, device_main, spec, FromDevice)
+            self.children.append(child)
+            child.pipe.listen(partial(self._hear_device, child), partial(self._device_gone, child))
+
+    def _hear_network(self, told: FromNetwork) -> None:
+        match told:
+            case NetworkUp():
+                self._network_up.set_result(told)
+            case NetworkFailed(reason):
+                self._fail(reason)
+            case Counters(links):
+                round, booked = self._readings.popleft()
+                self.journal.wire(round, links)
+                booked.set_result(None)
+
+    def _hear_device(self, child: Child[FromDevice], told: FromDevice) -> None:
+        match told:
+            case DeviceTold(telemetry):
+                self.journal.observe(telemetry)
+            case DeviceLog(text):
+                self.journal.note(f"{child.name}: {text}")
+            case DeviceFailed(reason, _):
+                self._fail(reason if child.name in reason else f"{child.name}: {reason}")
+            case DeviceDone():
+                self._running.discard(child.name)
+
+    def _device_gone(self, child: Child[FromDevice]) -> None:
+        child.process.join()
+        if child.name in self._running:
+            self._fail(f"{child.name} died with exit code {child.process.exitcode}")
+        elif not self._running:
+            self._all_done.set()
+
+    async def _devices_done(self) -> None:
+        """Wait until every device has written its model and gone."""
+        try:
+            await asyncio.wait_for(self._unless_failed(self._all_done.wait()), FAREWELL_S)
+        except TimeoutError:
+            raise GcaError(f"devices {sorted(self._running)} do not end although the run has") from None
+
+    # ---- the wire ledger ----------------------------------------------------------------------------------------
+
+    def _read_links(self, network: Child[FromNetwork], round: int) -> asyncio.Future[None]:
+        """Ask for the link counters and book them to this round; done when they are booked."""
+        booked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._readings.append((round, booked))
+        network.pipe.send(CountersPlease())
+        return booked
+
+    async def _last_reading(self, network: Child[FromNetwork]) -> None:
+        """Book what crossed since the last round, the goodbyes, to that round."""
+        if network.process.is_alive():
+            await asyncio.wait([self._read_links(network, self.federation.plan.rounds)], timeout=FAREWELL_S)
+
+    # ---- how it ends --------------------------------------------------------------------------------------------
+
+    def _fail(self, reason: str) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(GcaError(reason))
+
+    async def _unless_failed(self, awaited: Awaitable[T]) -> T:
+        """Await something, but let the first failure of any process end the wait within a moment."""
+        task = asyncio.ensure_future(awaited)
+        try:
+            await asyncio.wait((task, self._failure), return_when=asyncio.FIRST_COMPLETED)
+            if self._failure.done():
+                self._failure.result()
+            return task.result()
+        finally:
+            if not isinstance(awaited, asyncio.Future):
+                task.cancel()
+
+    def _model(self, shard: Shard) -> Path:
+        return self.federation.models / f"{shard.device}.safetensors"
+
+    def _state_sha256(self) -> str | None:
+        """The hash over all final models in device order; None when a device has not written its own."""
+        paths = [self._model(shard) for shard in self.federation.shards]
+        return state_sha256(paths) if all(path.exists() for path in paths) else None

@@ -1,0 +1,101 @@
+"""Writes a run down while it happens: server records, device telemetry and link counters, into store and display.
+
+The wire ledger belongs to the links. Their counters are read when a round is recorded; what crossed since the
+reading before belongs to that round (0: everything before round 1 opened), so the rounds add up to the whole.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Protocol
+
+from broker_server.store import StudyStore
+
+from broker_server.records import RoundRecord
+from edge_client.protocol.messages import Telemetry
+from sim.links.proxy import DirectionCounters, LinkCounters
+
+ZERO = DirectionCounters(0, 0, 0, 0)
+
+
+class Display(Protocol):
+    """What a person sees of a running study."""
+
+    def note(self, text: str) -> None: ...
+
+    def round_opened(self, round: int, devices: int) -> None: ...
+
+    def uploaded(self, device: str) -> None: ...
+
+    def round_done(self, record: RoundRecord, accuracy: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Journal:
+    """The `Sink` of the server and the ear of all devices of one run."""
+
+    def __init__(self, store: StudyStore, run: int, display: Display) -> None:
+        self._store, self._run, self._display = store, run, display
+        self._records: dict[int, RoundRecord] = {}
+        self._accuracy: dict[int, dict[str, float]] = defaultdict(dict)
+        self._links: dict[str, LinkCounters] = {}
+        self.at_boundary: Callable[[int], object] = lambda round: None
+        """Called with a round when it is over, and with 0 when the first one opens."""
+
+    # ---- the server's sink --------------------------------------------------------------------------------------
+
+    def opened(self, round: int, devices: int) -> None:
+        self._display.round_opened(round, devices)
+        if round == 1:
+            self.at_boundary(0)
+
+    def uploaded(self, device: str, round: int) -> None:
+        self._display.uploaded(device)
+
+    def record(self, record: RoundRecord) -> None:
+        self._store.record_round(self._run, record)
+        self._records[record.round] = record
+        self.at_boundary(record.round)
+        self._show(record.round)
+
+    def observe(self, telemetry: Telemetry) -> None:
+        """Take a device's report of a round. The last report of a run repeats its last round, for the bytes since."""
+        self._store.record_telemetry(self._run, telemetry)
+        if telemetry.evaluations:
+            self._accuracy[telemetry.round][telemetry.device] = telemetry.evaluations[-1].accuracy
+            self._show(telemetry.round)
+
+    def note(self, text: str) -> None:
+        self._store.note(self._run, max(self._records, default=0), None, "note", text)
+        self._display.note(text)
+
+    # ---- the links ----------------------------------------------------------------------------------------------
+
+    def wire(self, round: int, links: dict[str, LinkCounters]) -> None:
+        """Book what has crossed each link since the last call to this round."""
+        for device, now in sorted(links.items()):
+            before = self._links.get(device)
+            for direction in ("up", "down"):
+                new: DirectionCounters = getattr(now, direction)
+                old: DirectionCounters = getattr(before, direction) if before else ZERO
+                self._store.record_wire(
+                    self._run, round, device, direction,
+                    new.stream_bytes - old.stream_bytes, new.wire_bytes - old.wire_bytes,
+                    new.segments - old.segments, new.ack_bytes - old.ack_bytes,
+                )  # fmt: skip
+        self._links = links
+
+    def close(self) -> None:
+        """Show the rounds whose telemetry never became complete."""
+        for round in sorted(self._records):
+            self._show(round, complete=False)
+        self._display.close()
+
+    def _show(self, round: int, complete: bool = True) -> None:
+        """Show a round once the server and all its accepted devices have told their side."""
+        record, heard = self._records.get(round), self._accuracy[round]
+        if record is None or (complete and not set(record.accepted) <= set(heard)):
+            return
+        values = [heard[device] for device in sorted(heard)]
+        self._display.round_done(record, sum(values) / len(values) if values else float("nan"))
+        del self._records[round]

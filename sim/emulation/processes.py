@@ -1,0 +1,55 @@
+"""Child processes of an emulation: started from a fork server, watched, and never left behind."""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from sim.emulation.pipe import Pipe
+
+T = TypeVar("T")
+
+PRELOAD = ["sim.emulation.device_process"]
+"""Imported once in the fork server; each child shares those pages."""
+TERMINATION_S = 5.0
+
+
+def fork_server() -> ForkServerContext:
+    """Return the context that forks children from a server holding only what a device imports.
+
+    One BLAS thread per process: N devices share few cores, and results do not depend on the number of threads.
+    """
+    for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[variable] = "1"
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return context
+
+
+class Child(Generic[T]):
+    """One child process and the pipe to it. `receives` is the union of what it sends."""
+
+    def __init__(self, context: ForkServerContext, name: str, target: Callable[..., None], spec: msgspec.Struct,
+                 receives: object) -> None:  # fmt: skip
+        self.name = name
+        ours, theirs = context.Pipe()
+        self.process: ForkServerProcess = context.Process(
+            target=target, args=(msgspec.msgpack.encode(spec), theirs), name=name, daemon=True
+        )
+        self.process.start()
+        theirs.close()
+        self.pipe: Pipe[T] = Pipe(ours, receives)
+
+
+def stop(children: Sequence[Child[Any]]) -> None:
+    """End these processes: first by asking, then by force."""
+    for child in children:
+        child.process.terminate()
+    for child in children:
+        child.process.join(TERMINATION_S)
+        if child.process.is_alive():
+            child.process.kill()
+            child.process.join()

@@ -1,0 +1,76 @@
+"""What a study asks of the machine: the shards of its devices, and a check that they fit before anything starts."""
+
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from edge_client.errors import EnvironmentFault
+from sim.config import Study
+from sim.data import Dataset
+from sim.data.partition import device_name, iid
+
+DEVICE_BYTES = 45_000_000
+"""Private memory of one device process at its peak, measured by `benchmarks/footprint.py`, rounded up."""
+PARENT_BYTES = 450_000_000
+"""The server with torch, and the network process."""
+DEVICE_DESCRIPTORS = 8
+"""Of the parent and the network process together, per device: pipes, sentinels and both ends of the link."""
+SPARE_DESCRIPTORS = 64
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One device's records on disk."""
+
+    device: str
+    samples: int
+    path: Path
+
+
+def write_shards(study: Study, dataset: Dataset, directory: Path) -> tuple[tuple[Shard, ...], Path]:
+    """Write each device's training records, and the shared test set, as .npz files; return both."""
+    directory.mkdir(parents=True, exist_ok=True)
+    parts = iid(len(dataset.train), study.devices, study.seed, study.data.minimum_records)
+    shards = []
+    for number, rows in enumerate(parts, start=1):
+        device = device_name(number)
+        path = directory / f"{device}.npz"
+        np.savez(path, samples=dataset.train[rows])
+        shards.append(Shard(device, len(rows), path))
+    test = directory / "test.npz"
+    np.savez(test, test=dataset.test, labels=dataset.labels)
+    return tuple(shards), test
+
+
+def demands(devices: int) -> tuple[int, int]:
+    """Return (bytes of memory, file descriptors of one process) that so many device processes need."""
+    return PARENT_BYTES + devices * DEVICE_BYTES, SPARE_DESCRIPTORS + devices * DEVICE_DESCRIPTORS
+
+
+def check_machine(devices: int) -> None:
+    """Refuse what this machine cannot hold, before anything is started; raises `EnvironmentFault`."""
+    memory, descriptors = demands(devices)
+    available = available_memory()
+    if memory > available:
+        raise EnvironmentFault(
+            f"{devices} device processes need about {memory / 1e9:.1f} GB of memory, {available / 1e9:.1f} GB are "
+            f"free; use at most --devices {max(1, (available - PARENT_BYTES) // DEVICE_BYTES)}"
+        )
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if descriptors > hard != resource.RLIM_INFINITY:
+        raise EnvironmentFault(
+            f"{devices} device processes need {descriptors} file descriptors, this system allows {hard}; "
+            f"raise the limit (ulimit -Hn) or use at most --devices {(hard - SPARE_DESCRIPTORS) // DEVICE_DESCRIPTORS}"
+        )
+    if descriptors > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
+
+
+def available_memory() -> int:
+    """Return the bytes that can be had without swapping."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise EnvironmentFault("/proc/meminfo does not say how much memory is available")
