@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from math import floor
 from typing import Any
 
-from broker_server.actions import Accepted, Action, Aggregate, Finish, Note, Observe, Opened, Record
+from broker_server.actions import Accepted, Action, Aggregate, Finish, Note, Observe, Opened, Publish, Record
 from broker_server.collection import Collection
 from broker_server.deadline import Pace, allowance
 from broker_server.herald import Herald
@@ -20,7 +20,7 @@ from broker_server.members import Members
 from broker_server.methods.base import Aggregate as Aggregated
 from broker_server.methods.base import ServerMethod
 from broker_server.plan import RunPlan
-from broker_server.records import Outcome, RoundRecord
+from broker_server.records import Closing, Outcome, RoundRecord
 from edge_client.cohort import draw
 from edge_client.errors import ProtocolError
 from edge_client.protocol import topics
@@ -55,6 +55,8 @@ class Coordinator:
 
     def take(self, topic: str, payload: bytes, now: float) -> list[Action]:
         """Use one message. Whatever is wrong with it is counted and told to its device, and harms nobody else."""
+        if not payload:  # a retained message being cleared
+            return []
         try:
             address = topics.parse(topic, self.plan.run)
             device = address.device or SERVER
@@ -66,7 +68,7 @@ class Coordinator:
                 raise ProtocolError(f"a message of {message.device!r} on a topic of {device!r}")
         except ProtocolError as error:
             self.counts["malformed"] += 1
-            self.ledger.received(device, "upload" if address.kind is Chunk else "control", len(payload))
+            self.ledger.received(device, "ignored", len(payload))
             return self._refuse(device, address.round, str(error), now) if address.kind is Chunk else []
         if message.run != self.plan.name and not (
             message.run == self.plan.run and isinstance(message, Join | Presence)
@@ -118,17 +120,30 @@ class Coordinator:
         """End the run because something around the coordinator failed; devices are told."""
         return self._end(False, reason, now) if self.outcome is None else []
 
+    @property
+    def all_gone(self) -> bool:
+        """Whether no device that joined is still connected."""
+        return not self.members.present
+
+    def closing(self) -> tuple[list[Action], Closing]:
+        """Leave nothing behind: clear the retained presences, and return what the ledgers still hold."""
+        run = self.plan.run
+        swept = [Publish(topics.presence(run, device), b"", retain=True) for device in self.members.known]
+        return [*swept], Closing(self._round, self.ledger.drain(), dict(self.counts))
+
     # ---- devices come and go ------------------------------------------------------------------------------------
 
     def _presence(self, presence: Presence, now: float) -> list[Action]:
         self.members.see(presence)
         member, device = self.members.joined.get(presence.device), presence.device
-        if member is None or member.instance != presence.instance or self.outcome is not None:
+        if member is None or member.instance != presence.instance:
             return []
         if presence.state in ("left", "failed"):
             self.members.remove(device)
-            if self.collection is not None:
-                self.collection.gone.add(device)
+        if self.outcome is not None:
+            return []
+        if presence.state in ("left", "failed"):
+            self._gone(device)
         note = f"{device} {presence.state}" + (f": {presence.detail}" if presence.detail else "")
         told: list[Action] = [] if presence.state == "online" else [Note(note)]
         return told + self.tick(now)
@@ -148,12 +163,17 @@ class Coordinator:
         if self.members.admit(join, now) and self.collection is not None:
             asked = self.collection.instances.get(join.device)
             if asked is not None and asked != join.instance:
-                self.collection.gone.add(join.device)  # it restarted and does not know of the round
+                self._gone(join.device)  # it restarted and does not know of the round
         standing = self._standing(join)
         answer: list[Action] = [self._herald.welcome(join, self._round, standing)]
         if standing.state == "follows":
             answer += self._herald.catch_up(join.device)
         return answer + self.tick(now)
+
+    def _gone(self, device: str) -> None:
+        """Wait no longer for a device's upload."""
+        if self.collection is not None:
+            self.collection.gone.add(device)
 
     def _standing(self, join: Join) -> Standing:
         """What the server can say about what a device awaits."""
@@ -299,7 +319,7 @@ class Coordinator:
         )  # fmt: skip
 
     def _end(self, completed: bool, reason: str, now: float) -> list[Action]:
-        self.outcome = Outcome(completed, self._completed, reason)
+        self.outcome = Outcome(completed, self._completed, now, reason)
         return [self._state(), Finish(self.outcome)]
 
     def _ignore(self, reason: str) -> list[Action]:

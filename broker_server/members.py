@@ -20,10 +20,11 @@ class Member:
 
 
 class Members:
-    """The joined devices, and which processes are connected at present."""
+    """The joined devices, all names ever seen, and which processes are connected at present."""
 
     def __init__(self) -> None:
         self.joined: dict[str, Member] = {}
+        self.known: set[str] = set()
         self._online: dict[str, set[str]] = {}
 
     def see(self, presence: Presence) -> None:
@@ -46,6 +47,7 @@ class Members:
 
     def admit(self, join: Join, now: float) -> bool:
         """Write the device down; return True if this process was not known before."""
+        self.known.add(join.device)
         known = self.joined.get(join.device)
         if known is not None and known.instance == join.instance:
             return False

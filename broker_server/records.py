@@ -37,8 +37,18 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: `completed` says whether all its rounds were run, `reason` why not."""
+    """How a run ended, `ended_s` seconds after it began: `completed` if all rounds were run, else `reason` says why."""
 
     completed: bool
     rounds: int
+    ended_s: float
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class Closing:
+    """What came and went after the last round's record: the end of the run, told to devices, and their goodbyes."""
+
+    round: int
+    tallies: dict[str, tuple[Tally, ...]]
+    counts: dict[str, int]

@@ -16,7 +16,7 @@ from broker_server.coordinator import Coordinator
 from broker_server.methods.base import Aggregate as Aggregated
 from broker_server.methods.base import ServerMethod
 from broker_server.plan import RunPlan
-from broker_server.records import Outcome, RoundRecord
+from broker_server.records import Closing, Outcome, RoundRecord
 from edge_client.clock import Clock
 from edge_client.errors import ConnectionLost, GcaError
 from edge_client.protocol import topics
@@ -29,6 +29,8 @@ from edge_client.transport.base import Connect, Settings, Transport
 WINDOW = 20
 """Published messages awaiting acknowledgement at once, the usual window of a broker."""
 SHORTEST_TICK_S = 0.001
+FAREWELL_S = 10.0
+"""How long devices may take to say goodbye, and the broker to take the last messages."""
 
 
 class Sink(Protocol):
@@ -43,6 +45,8 @@ class Sink(Protocol):
     def uploaded(self, device: str, round: int) -> None: ...
 
     def opened(self, round: int, devices: int) -> None: ...
+
+    def closing(self, closing: Closing) -> None: ...
 
 
 Offload = Callable[[Callable[[], Aggregated]], Awaitable[Aggregated]]
@@ -68,7 +72,7 @@ class Server:
         return self._clock.now() - self._began
 
     async def serve(self) -> Outcome:
-        """Run all rounds. Raises `GcaError` if the aggregation fails or the broker refuses the server for good."""
+        """Run all rounds. Raises `GcaError` if the broker refuses the server for good."""
         async with asyncio.TaskGroup() as tasks:
             workers = [tasks.create_task(self._keep()), tasks.create_task(self._watch_time())]
             try:
@@ -129,9 +133,19 @@ class Server:
                 pumping.cancel()
 
     async def _say_goodbye(self) -> None:
-        """Give the last messages, the terminal state among them, the time to leave."""
+        """Let the terminal state reach the devices and their goodbyes reach us, then leave nothing on the broker."""
         try:
-            await asyncio.wait_for(self._outbox.join(), self.plan.patience_s)
+            async with asyncio.timeout(FAREWELL_S):
+                while not self.coordinator.all_gone:
+                    self._stirred.clear()
+                    await self._stirred.wait()
+        except TimeoutError:
+            self._sink.note(f"still connected after the end of the run: {', '.join(self.coordinator.members.present)}")
+        actions, closing = self.coordinator.closing()
+        self._carry_out(actions)
+        self._sink.closing(closing)
+        try:
+            await asyncio.wait_for(self._outbox.join(), FAREWELL_S)
         except TimeoutError:
             self._sink.note("the broker did not take the last messages; devices may wait in vain")
 

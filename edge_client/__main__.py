@@ -1,0 +1,117 @@
+"""`gca device`: one device against a broker. Needs nothing but floor 1, so it runs as it is on a Raspberry Pi."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from edge_client.errors import GcaError
+
+# Before numpy is imported: local training gains nothing from more BLAS threads, and results must not depend on them.
+for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
+
+EXAMPLE = """example:
+  gca device --broker mqtt://192.168.1.10 --run magic --id pi-kitchen --data records.npz
+
+records.npz holds an array `samples` of shape (records, features): normal records, standardised as on every other
+device of the run; optionally `test` and `labels` (1 = anomaly) to evaluate on. The password is read from GCA_PASSWORD.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command's arguments."""
+    command = argparse.ArgumentParser(
+        prog="gca device", description="Take part in a federation as one device.", epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add = command.add_argument
+    add("--broker", required=True, metavar="URL", help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT]")
+    add("--run", required=True, help="name of the run, as the server has it")
+    add("--id", required=True, help="this device's name, unique in the run")
+    add("--data", required=True, type=Path, metavar="FILE.npz", help="this device's records")
+    add("--username", help="user name at the broker; default: the device's name when GCA_PASSWORD is set")
+    add("--ca-file", help="PEM file of the CA that signed the broker's certificate")
+    add("--up-rate", type=float, default=0.0, metavar="BIT/S", help="uplink of this device, if known")
+    add("--down-rate", type=float, default=0.0, metavar="BIT/S", help="downlink of this device, if known")
+    add("--keepalive", type=int, default=60, metavar="S", help="MQTT keepalive (default 60)")
+    add("--chunk-size", type=int, default=65_536, metavar="BYTES", help="most bytes in one message (default 65536)")
+    add(
+        "--evaluate",
+        choices=("epoch", "round", "never"),
+        default="round",
+        help="when to judge the model (default round)",
+    )
+    add("--model", type=Path, metavar="FILE.npz", help="where to write the final model's parameters")
+    add("--debug", action="store_true", help="show the traceback of an error")
+    return command
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one device to the end of its run; return the exit code."""
+    arguments = parser().parse_args(argv)
+    try:
+        _run(arguments)
+    except KeyboardInterrupt:
+        return 130
+    except GcaError as error:
+        if arguments.debug or os.environ.get("GCA_DEBUG"):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
+    import msgspec
+    import numpy as np
+
+    from edge_client.clock import RealClock
+    from edge_client.device import Device, live
+    from edge_client.errors import ConfigError
+    from edge_client.offload import into
+    from edge_client.protocol.messages import Name, Telemetry
+    from edge_client.records import load_records
+    from edge_client.seeds import stream
+    from edge_client.session import Identity, Session
+    from edge_client.transport.mqtt import connector, endpoint
+
+    for option, value in (("--run", arguments.run), ("--id", arguments.id)):
+        try:
+            msgspec.convert(value, Name)
+        except msgspec.ValidationError:
+            raise ConfigError(f"{option} {value!r}: use 1 to 64 letters, digits, '.', '_' or '-'") from None
+    records = load_records(arguments.data)
+    password = os.environ.get("GCA_PASSWORD")
+    username = arguments.username or (arguments.id if password else None)
+    where = endpoint(arguments.broker, username=username, password=password, ca_file=arguments.ca_file)
+    samples, width = records.samples.shape
+    who = Identity(arguments.run, arguments.id, os.urandom(4).hex(), samples, width, arguments.up_rate,
+                   arguments.down_rate, arguments.keepalive, arguments.chunk_size)  # fmt: skip
+
+    async def take_part() -> None:
+        session = Session(who, connector(where), RealClock(), stream(0, "backoff", 0, arguments.id), print)
+
+        async def report(telemetry: Telemetry) -> None:
+            last = telemetry.evaluations[-1] if telemetry.evaluations else None
+            judged = f", accuracy {last.accuracy:.4f}" if last is not None and last.accuracy == last.accuracy else ""
+            print(f"round {telemetry.round}: {telemetry.outcome}{judged}"
+                  + (f" ({telemetry.detail})" if telemetry.detail else ""), flush=True)  # fmt: skip
+            await session.report(telemetry)
+
+        with ThreadPoolExecutor(1) as pool:
+            device = Device(records, session, RealClock(), into(pool), report, arguments.evaluate)
+            print(f"{arguments.id}: {samples} records of {width} features, broker {where}, run {arguments.run}")
+            state = await live(device)
+        if arguments.model is not None:
+            np.savez(arguments.model, parameters=state.parameters)
+
+    asyncio.run(take_part())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Literal, ParamSpec, Protocol, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
 from edge_client.clock import Clock
 from edge_client.cohort import EVERYONE, takes_part
@@ -20,18 +20,13 @@ from edge_client.methods.context import LocalContext
 from edge_client.methods.registry import method
 from edge_client.model.autoencoder import Architecture
 from edge_client.model.trainer import ModelState, NumpyTrainer, Trainer
+from edge_client.offload import Offload
 from edge_client.protocol.messages import Evaluation, Telemetry, Welcome
 from edge_client.records import Records
 from edge_client.session import Session
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Offload(Protocol):
-    """Runs a function away from the event loop and returns its result."""
-
-    def __call__(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
 
 
 @dataclass(frozen=True)

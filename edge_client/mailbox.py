@@ -49,21 +49,21 @@ class Mailbox:
     def take(self, topic: str, payload: bytes) -> Header | None:
         """Use one message; return it if it told something new, else None."""
         try:
-            address = topics.parse(topic, self.run)
-            message = decode(payload, address.kind)
+            message = decode(payload, topics.parse(topic, self.run).kind)
         except ProtocolError:
-            self.ignored["malformed"] += 1
+            self._ignore("malformed", payload)
             return None
         if not self._is_ours(message):
-            self.ignored["foreign"] += 1
+            self._ignore("foreign", payload)
             return None
-        kind = "broadcast" if isinstance(message, Chunk) else "control"
-        news = self._use(message)
-        if kind == "control":
-            self.tally.count("down", "control", len(payload))
-        elif news:
+        if (flaw := self._use(message)) is not None:
+            self._ignore(flaw, payload)
+            return None
+        if isinstance(message, Chunk):
             self.tally.count("down", "broadcast", len(payload), self._payload_if_complete())
-        return message if news else None
+        else:
+            self.tally.count("down", "control", len(payload))
+        return message
 
     def _is_ours(self, message: Header) -> bool:
         """A message counts if the server we were welcomed by sent it; a welcome counts if it answers this process."""
@@ -73,7 +73,8 @@ class Mailbox:
             return message.instance == self.instance
         return self.welcome is not None and message.run == self.welcome.run
 
-    def _use(self, message: Header) -> bool:
+    def _use(self, message: Header) -> str | None:
+        """Take in what a message says; return the reason if it is of no use."""
         match message:
             case Welcome():
                 if self.welcome is not None and message.run != self.welcome.run:
@@ -84,26 +85,25 @@ class Mailbox:
                 self.welcome = message
             case RoundState():
                 if message.seq <= self._seen:
-                    return self._drop("stale")
+                    return "stale"
                 self._seen, self.round = message.seq, message
             case Accept():
                 self.verdicts[message.round] = message
+            case Reject() if message.reason in ("duplicate", "unfit"):
+                self.refusal = message
             case Reject():
-                if message.reason in ("duplicate", "unfit"):
-                    self.refusal = message
-                else:
-                    self.verdicts[message.round] = message
+                self.verdicts[message.round] = message
             case Chunk():
                 return self._collect(message)
-        return True
+        return None
 
-    def _collect(self, chunk: Chunk) -> bool:
+    def _collect(self, chunk: Chunk) -> str | None:
         if self._body is None or chunk.round != self._wanted:
-            return self._drop("stale")
+            return "stale"
         try:
-            return self._body.add(chunk) or self._drop("duplicate")
+            return None if self._body.add(chunk) else "duplicate"
         except ProtocolError:
-            return self._drop("malformed")
+            return "malformed"
 
     def _payload_if_complete(self) -> int:
         try:
@@ -112,6 +112,6 @@ class Mailbox:
             return 0
         return payload_bytes(arrays) if arrays is not None else 0
 
-    def _drop(self, reason: str) -> bool:
+    def _ignore(self, reason: str, payload: bytes) -> None:
         self.ignored[reason] += 1
-        return False
+        self.tally.count("down", "ignored", len(payload))

@@ -160,10 +160,11 @@ class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class Tally(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What one device counted of one kind of traffic in one round and direction; bytes of the ledgers of `tally.py`."""
+    """What one end counted of one kind of traffic in one direction (the ledgers of `tally.py`); "ignored" is what
+    arrived and was of no use: stale, foreign, malformed."""
 
     direction: Literal["up", "down"]
-    kind: Literal["upload", "broadcast", "control", "telemetry"]
+    kind: Literal["upload", "broadcast", "control", "telemetry", "ignored"]
     messages: Count = 0
     payload_bytes: Count = 0
     message_bytes: Count = 0

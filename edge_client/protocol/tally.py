@@ -9,7 +9,7 @@ from typing import Literal
 from edge_client.protocol.messages import Tally
 
 Direction = Literal["up", "down"]
-Kind = Literal["upload", "broadcast", "control", "telemetry"]
+Kind = Literal["upload", "broadcast", "control", "telemetry", "ignored"]
 
 
 class TallySheet:

@@ -13,6 +13,7 @@ import msgspec
 from edge_client.clock import RealClock
 from edge_client.device import Device, live
 from edge_client.errors import GcaError
+from edge_client.offload import into
 from edge_client.protocol.messages import Telemetry
 from edge_client.records import load_records
 from edge_client.seeds import stream
@@ -74,10 +75,6 @@ async def _live(spec: DeviceSpec, pipe: Pipe[FromDevice]) -> None:
         pipe.send(DeviceTold(telemetry))
 
     with ThreadPoolExecutor(1) as pool:
-
-        async def offload(function, /, *args, **kwargs):  # type: ignore[no-untyped-def]
-            return await asyncio.get_running_loop().run_in_executor(pool, lambda: function(*args, **kwargs))
-
-        device = Device(records, session, clock, offload, report, spec.evaluate, spec.flops_per_s)
+        device = Device(records, session, clock, into(pool), report, spec.evaluate, spec.flops_per_s)
         state = await live(device)
     save_model(Path(spec.model), state, spec.device, spec.run)

@@ -64,10 +64,9 @@ class Federation:
 
 @dataclass(frozen=True)
 class Finished:
-    """`clock_s`: from the first call for devices to the end of the run."""
+    """How a run ended, and the hash of what it learned: None when a device has written no model."""
 
     outcome: Outcome
-    clock_s: float
     state_sha256: str | None
 
 
@@ -91,6 +90,7 @@ async def run(federation: Federation, journal: Journal) -> Finished:
     try:
         return await emulation.run()
     finally:
+        emulation.closing = True
         stop(emulation.children)
 
 
@@ -99,6 +99,7 @@ class _Emulation:
 
     def __init__(self, federation: Federation, journal: Journal) -> None:
         self.federation, self.journal = federation, journal
+        self.closing = False
         self.children: list[Child[FromDevice] | Child[FromNetwork]] = []
         self._context = fork_server()
         self._running: set[str] = set()
@@ -126,7 +127,6 @@ class _Emulation:
             try:
                 self._start_devices(up.ports)
                 outcome = await self._unless_failed(serving)
-                clock_s = server.now
                 await self._devices_done()
             except (GcaError, asyncio.CancelledError) as error:
                 server.abort(str(error) or "interrupted")
@@ -135,7 +135,7 @@ class _Emulation:
                 raise
             finally:
                 await self._last_reading(network)
-        return Finished(outcome, clock_s, self._state_sha256())
+        return Finished(outcome, self._state_sha256())
 
     # ---- processes ----------------------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class _Emulation:
     # ---- how it ends --------------------------------------------------------------------------------------------
 
     def _fail(self, reason: str) -> None:
-        if not self._failure.done():
+        if not self.closing and not self._failure.done():
             self._failure.set_exception(GcaError(reason))
 
     async def _unless_failed(self, awaited: Awaitable[T]) -> T:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from broker_server.store import StudyStore
 
-from broker_server.records import RoundRecord
+from broker_server.records import Closing, RoundRecord
 from edge_client.protocol.messages import Telemetry
 from sim.links.proxy import DirectionCounters, LinkCounters
 
@@ -64,6 +64,9 @@ class Journal:
         if telemetry.evaluations:
             self._accuracy[telemetry.round][telemetry.device] = telemetry.evaluations[-1].accuracy
             self._show(telemetry.round)
+
+    def closing(self, closing: Closing) -> None:
+        self._store.record_closing(self._run, closing)
 
     def note(self, text: str) -> None:
         self._store.note(self._run, max(self._records, default=0), None, "note", text)
