@@ -24,12 +24,13 @@ def _loaded_factor(covariance: Tensor, regularisation: float) -> Tensor:
     covariance = torch.nan_to_num(covariance, nan=0.0, posinf=1e150, neginf=-1e150)
     variances = covariance.diagonal().clamp(min=0.0)
     scale = float(variances.mean())
-    load = max(regularisation, 1e-15 * scale, 1e-150)
+    least = max(regularisation, 1e-15 * scale, 1e-150)
     identity = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+    load = least
     while load <= max(scale, regularisation):
+        factor: Tensor
         factor, info = torch.linalg.cholesky_ex(covariance + load * identity)
         if int(info) == 0 and bool(torch.isfinite(factor).all()):
             return factor
         load *= 10.0
-    diagonal: Tensor = torch.diag((variances + max(regularisation, 1e-15 * scale, 1e-150)).sqrt())
-    return diagonal
+    return torch.diag_embed((variances + least).sqrt())

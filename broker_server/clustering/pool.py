@@ -96,7 +96,8 @@ def _distances_from_median(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return (n,) Euclidean distances from the median row; infinite where float64 cannot hold them."""
     with np.errstate(over="ignore"):
         offsets = rows - np.median(rows, axis=0)
-        return np.sqrt(np.square(offsets).sum(axis=1))
+        squares: NDArray[np.float64] = np.square(offsets).sum(axis=1)
+    return np.sqrt(squares)
 
 
 def _lexical_order(rows: NDArray[np.float64]) -> NDArray[np.int64]:

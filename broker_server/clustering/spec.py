@@ -94,8 +94,8 @@ class Diagnostics(msgspec.Struct, frozen=True, kw_only=True):
 
     `dropped` has one entry per device, in the order given: rows that were not finite or beyond the norm bound.
     `device_note` is empty, or says why the fit did not run where the settings asked.
-    `distinct_centroids` counts centroids that differ by more than 1 % of the codes' median distance from their median; a
-    soft_kmeans whose temperature exceeds the clusters' spread collapses to one.
+    `distinct_centroids` counts centroids that differ by more than 1 % of the codes' median distance from their
+    median; a soft_kmeans whose temperature exceeds the clusters' spread collapses to one.
     `log_likelihood` is the mean per code in nats (gmm), `inertia` the sum of squared distances of the codes to
     their centroid (the other algorithms). `degenerate_components` hold too few codes to span their covariance.
     `repaired_factorisations` and `repaired_clusters` count covariances that had to be loaded and empty clusters
