@@ -58,9 +58,8 @@ class EmbeddedBroker(RunningBroker):
 
     def __init__(self, users: Mapping[str, str] | None, rules: bool, limits: Limits) -> None:
         self.port = 0
-        self._authentication = (
-            PasswordTable({user: hash_password(word.encode()) for user, word in users.items()}) if users else Anonymous()
-        )
+        hashes = {user: hash_password(word.encode()) for user, word in (users or {}).items()}
+        self._authentication = PasswordTable(hashes) if users else Anonymous()
         self._authorisation = gca_rules() if rules else Everything()
         self._limits = limits
         self.server: TcpBroker
@@ -106,7 +105,8 @@ class MosquittoBroker(RunningBroker):
     async def start(self) -> None:
         assert MOSQUITTO is not None
         with self._log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(MOSQUITTO, "-c", str(self._config), stdout=log, stderr=log)
+            command = (MOSQUITTO, "-c", str(self._config))
+            self._process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
         for _ in range(400):
             try:
                 _, writer = await asyncio.open_connection(self.host, self.port)
@@ -180,7 +180,7 @@ class RawClient:
         self.writer.write(encode(packet))
 
     async def next(self, timeout: float = PATIENCE) -> mqtt.Packet:
-        """Return the next packet. Raises ConnectionError when the broker has closed, TimeoutError when nothing comes."""
+        """Return the next packet. Raises ConnectionError when the broker has closed, TimeoutError if nothing comes."""
         async with asyncio.timeout(timeout):
             while not self._arrived:
                 data = await self.reader.read(1 << 18)
@@ -276,5 +276,5 @@ async def _client(broker: RunningBroker, packet: mqtt.Connect, receive_buffer: i
 def connected(
     broker: RunningBroker, client_id: str, *, receive_buffer: int | None = None, **fields: Any
 ) -> AbstractAsyncContextManager[RawClient]:
-    """An accepted raw client; `fields` are those of Connect. Leaving the block cuts the connection without DISCONNECT."""
+    """An accepted raw client; `fields` are those of Connect. Leaving the block cuts it off without DISCONNECT."""
     return _client(broker, mqtt.Connect(client_id, **fields), receive_buffer)

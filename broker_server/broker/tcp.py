@@ -225,7 +225,8 @@ class _Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        transport.set_write_buffer_limits(high=0)  # `pause_writing` as soon as the socket leaves anything over
+        # `pause_writing` as soon as the socket leaves anything over; asyncio's TLS never resumes with `high` = 0.
+        transport.set_write_buffer_limits(high=1, low=0)
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)

@@ -1,4 +1,4 @@
-"""A face for the core that keeps packets instead of writing them, so that a test decides what each client reads and when."""
+"""A face for the core that keeps packets instead of writing them: a test decides what each client reads and when."""
 
 from collections import defaultdict, deque
 from itertools import count

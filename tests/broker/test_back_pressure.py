@@ -131,7 +131,10 @@ def test_stalled_subscriber_holds_for_its_grace_only_and_is_closed() -> None:
 
 def test_hard_bound_closes_and_a_persistent_session_keeps_all_messages() -> None:
     net = open_net()
-    server, writer = subscriber(net, "server", clean_session=False, keepalive=0), net.open(mqtt.Connect("w", keepalive=0))
+    server, writer = (
+        subscriber(net, "server", clean_session=False, keepalive=0),
+        net.open(mqtt.Connect("w", keepalive=0)),
+    )
     sent = 0
     while server not in net.closed:
         if writer in net.paused:
@@ -162,7 +165,7 @@ def test_pings_alone_are_no_sign_of_reading() -> None:
 
 
 def test_two_that_publish_to_each_other_do_not_wait_for_each_other() -> None:
-    """A held client goes on reading, but its acknowledgements reach nobody. No time passes, so no grace period helps out."""
+    """A held client goes on reading, but its acknowledgements reach nobody. No time passes, so no grace helps out."""
     net = open_net()
     pair = {subscriber(net, "a", keepalive=0): "to/b", subscriber(net, "b", keepalive=0): "to/a"}
     late: dict[int, list[mqtt.Packet]] = {client: [] for client in pair}

@@ -111,7 +111,7 @@ def test_wills_that_end_other_clients_are_all_published() -> None:
         net.send(chain[-1], mqtt.Subscribe(1, ((f"t/{number}", 0),)))
         net.read(chain[-1])
     net.lose(chain[0])
-    assert net.closed == {chain[0]: "lost"} | {connection: "backlog" for connection in chain[1:]}
+    assert net.closed == {chain[0]: "lost"} | dict.fromkeys(chain[1:], "backlog")
 
 
 def test_a_session_belongs_to_its_user() -> None:
@@ -184,6 +184,8 @@ IDS = st.sampled_from(["a", "b", "c"])
 TOPICS = st.sampled_from(["x", "x/y", "$SYS/x", "z"])
 FILTERS = st.sampled_from(["x", "#", "x/+", "+/y", "$share/g/x", "z"])
 SMALL_ID = st.integers(1, 25)
+REQUESTS = st.lists(st.tuples(FILTERS, st.integers(0, 2)), min_size=1, max_size=2).map(tuple)
+OTHERS = [mqtt.PingReq(), mqtt.Disconnect(), mqtt.ConnAck(), mqtt.SubAck(1, (0,)), "lose", "read", "read all", 0.4, 3.0]
 ACTIONS = st.one_of(
     st.builds(
         mqtt.Connect,
@@ -193,14 +195,16 @@ ACTIONS = st.one_of(
         st.none() | st.builds(mqtt.Will, TOPICS, st.just(b"will"), st.integers(0, 2), st.booleans()),
     ),
     st.builds(lambda t, q, r, i: (t, q, r, i), TOPICS, st.integers(0, 2), st.booleans(), SMALL_ID),  # a publish
-    st.builds(mqtt.Subscribe, SMALL_ID, st.lists(st.tuples(FILTERS, st.integers(0, 2)), min_size=1, max_size=2).map(tuple)),
+    st.builds(
+        mqtt.Subscribe, SMALL_ID, st.lists(st.tuples(FILTERS, st.integers(0, 2)), min_size=1, max_size=2).map(tuple)
+    ),
     st.builds(mqtt.Unsubscribe, SMALL_ID, st.lists(FILTERS, min_size=1, max_size=2).map(tuple)),
     *(st.builds(kind, SMALL_ID) for kind in (mqtt.PubAck, mqtt.PubRec, mqtt.PubRel, mqtt.PubComp)),
-    st.sampled_from([mqtt.SubAck(1, (0,)), mqtt.PingReq(), mqtt.Disconnect(), mqtt.ConnAck(), "lose", "read", "read all", 0.4, 3.0]),
+    st.sampled_from(OTHERS),
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=1_000, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), ACTIONS), max_size=80))
 def test_random_clients_break_nothing_and_no_message_is_invented(script: list[tuple[int, object]]) -> None:
     """The face asserts that nothing is sent to a closed connection; bounds are so tight that all of them are met."""

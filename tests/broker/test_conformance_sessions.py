@@ -130,7 +130,8 @@ async def test_unacknowledged_messages_come_again_with_dup_and_the_same_id(broke
 async def test_window_of_20_and_acknowledgements_out_of_order(broker: RunningBroker) -> None:
     """One acknowledgement releases one message.
 
-    mosquitto before 2.0.13 releases a whole window for each one, so there only the first window and completeness are asserted.
+    mosquitto before 2.0.13 releases a whole window for each one, so there only the first window and completeness are
+    asserted.
     """
     async with connected(broker, "reader") as reader, connected(broker, "writer") as writer:
         await reader.subscribe(("t", 1))

@@ -10,7 +10,9 @@ from broker_server.broker.parse import PacketParser
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
 TOPIC = st.text(st.characters(exclude_characters="\0+#", exclude_categories=["Cs"]), min_size=1, max_size=40)
-FILTER = st.lists(st.one_of(st.just("+"), st.text("ab€/", max_size=3)), min_size=1, max_size=5).map("/".join).filter(bool)
+FILTER = (
+    st.lists(st.one_of(st.just("+"), st.text("ab€/", max_size=3)), min_size=1, max_size=5).map("/".join).filter(bool)
+)
 PACKET_ID = st.integers(1, 65_535)
 QOS = st.integers(0, 2)
 BYTES = st.binary(max_size=300)
