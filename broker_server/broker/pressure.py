@@ -4,8 +4,8 @@ Rules, each with its reason:
 
 - A publisher is held only by subscribers that it publishes to, so one slow pair stops nobody else.
 - Only a *reading* subscriber holds: one that took nothing for `reading_grace` is left to its hard bound instead.
-- A subscriber that is itself held by another one holds nobody: its acknowledgements lie unread because of us, and
-  two clients that publish to each other would otherwise wait for each other.
+- A subscriber that is itself held by another one takes hold of nobody: its acknowledgements lie unread because of
+  us, and clients that publish to each other would otherwise wait for each other in a circle.
 - A client that does not read the answers to its own packets is held by itself, measured by unsent bytes only: these
   drain without any packet from it, so it cannot lock itself out.
 - A held publisher is let through for one packet every quarter of its keepalive. Its client library gives up when a
@@ -96,10 +96,6 @@ class Pressure:
         subscriber.holds[publisher] = None
         if publisher.paused_at is None:
             self._pause(publisher, now)
-        if publisher is not subscriber:
-            for other in list(publisher.holds):
-                if other is not publisher:
-                    self._release(other, publisher, now)
 
     def _release(self, publisher: Connection, subscriber: Connection, now: float) -> None:
         publisher.held_by.discard(subscriber)

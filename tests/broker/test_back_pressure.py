@@ -97,6 +97,21 @@ def test_held_publisher_outlives_its_keepalive_and_is_let_through_at_times() -> 
     assert 45 <= passed <= 50
 
 
+def test_a_late_tick_does_not_count_against_a_held_publisher() -> None:
+    """The loop was busy for 100 s; what the publisher sent meanwhile could not be read."""
+    net = open_net(Limits(low_water=1, high_water=10_000, hard_bound=10**9, stall_timeout=1_000))
+    writer = net.open(mqtt.Connect("w", keepalive=8))
+    subscriber(net, keepalive=0)
+    while writer not in net.paused:
+        publish(net, writer)
+    net.wait(100, step=100)
+    assert writer not in net.paused
+    net.wait(11.5)
+    assert not net.closed
+    net.wait(0.5)
+    assert net.closed == {writer: "keepalive"}
+
+
 def test_held_publisher_that_died_is_noticed() -> None:
     net = open_net(Limits(low_water=1, high_water=10_000, hard_bound=10**9, stall_timeout=1_000))
     reader = subscriber(net, keepalive=0)
@@ -166,7 +181,7 @@ def test_pings_alone_are_no_sign_of_reading() -> None:
 
 def test_two_that_publish_to_each_other_do_not_wait_for_each_other() -> None:
     """A held client goes on reading, but its acknowledgements reach nobody. No time passes, so no grace helps out."""
-    net = open_net()
+    net = open_net(Limits(inflight_window=2, low_water=5_000, high_water=10_000, hard_bound=10**9))
     pair = {subscriber(net, "a", keepalive=0): "to/b", subscriber(net, "b", keepalive=0): "to/a"}
     late: dict[int, list[mqtt.Packet]] = {client: [] for client in pair}
     got = 0
