@@ -66,10 +66,10 @@ def pool_of(codes: Sequence[NDArray[np.floating]] | NDArray[np.floating], norm_b
             f"clustering: no usable code among {len(usable)} rows from {len(uploads)} devices "
             f"({sum(dropped)} not finite or beyond {norm_bound:g}); keep the previous centroids for this round"
         )
+    rows += 0.0  # -0.0 becomes 0.0: one value to the sort and to the box
     lower, upper = rows.min(axis=0), rows.max(axis=0)
     centre = np.median(rows, axis=0)
     rows -= centre
-    rows += 0.0  # -0.0 and 0.0 are one value, also to the sort
     order = _lexical_order(rows)
     rows = rows[order]
     new = (rows[1:] != rows[:-1]).any(axis=1)
