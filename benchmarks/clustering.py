@@ -1,6 +1,6 @@
 """Clustering beside scikit-learn: speed, floor, memory and warm starts. Figures on a busy machine are ratios only.
 
-    nice python benchmarks/clustering.py            # all, about 4 minutes
+    nice python benchmarks/clustering.py            # all, about 5 minutes
     nice python benchmarks/clustering.py --quick    # fewer repetitions
 
 Both sides run in float64 from the same start, in turns, pinned to the same number of threads; the best of the turns
@@ -30,7 +30,7 @@ from broker_server.clustering.gaussians import Diagonal, Full
 from broker_server.clustering.placement import CUDA_MIN_PRODUCTS
 
 Rows = NDArray[np.float64]
-SHORT, LONG = 1, 11
+SHORT, LONG = 1, 21
 FULL_SIZES = [(390, 10), (3960, 40), (28_350, 20), (28_350, 80)]
 TARGETS = {(28_350, 20): 2.5, (28_350, 80): 3.8}
 RESTARTS, RESTART_ITERATIONS = 100, 20
@@ -256,7 +256,7 @@ def main() -> None:
         torch.set_num_threads(threads)
         with threadpool_limits(threads):
             sizes = FULL_SIZES if threads == 1 else FULL_SIZES[2:]
-            iterations_table(threads, turns if threads == 1 else 2, sizes)
+            iterations_table(threads, turns, sizes)
             restarts_table(threads, 2 if threads == 1 else 1, 2.5 if threads == 1 else None)
     torch.set_num_threads(1)
     with threadpool_limits(1):

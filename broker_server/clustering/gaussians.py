@@ -55,8 +55,8 @@ class Family(Protocol):
         """Return phi of (B, d) rows: (B, F)."""
         ...
 
-    def coefficients(self, components: Components) -> Tensor:
-        """Return theta (C, F); theta phi(x) is the log of weight times density, up to a term common to all."""
+    def coefficients(self, components: Components, out: Tensor) -> None:
+        """Write theta (C, F); theta phi(x) is the log of weight times density, up to a term common to all."""
         ...
 
     def far(self, components: Components) -> Tensor:
@@ -71,8 +71,8 @@ class Family(Protocol):
         """Return (C, F) sums over the rows of responsibility times phi(x - mean of the component)."""
         ...
 
-    def components(self, moments: Tensor, origins: Tensor, restarts: int) -> Components:
-        """Return the maximum-likelihood components of moments (C, F) taken about `origins` (C, d)."""
+    def components(self, moments: Tensor, origins: Tensor | None, restarts: int) -> Components:
+        """Return the maximum-likelihood components of moments (C, F) about `origins` (C, d), None for zeros."""
         ...
 
 
@@ -93,13 +93,12 @@ class Full:
     def features(self, rows: Tensor) -> Tensor:
         return torch.cat([rows[:, self.row] * rows[:, self.column], rows, rows.new_ones(len(rows), 1)], 1)
 
-    def coefficients(self, components: Components) -> Tensor:
+    def coefficients(self, components: Components, out: Tensor) -> None:
         precision = components.whitening.mT @ components.whitening
         linear = (precision @ components.means[..., None])[..., 0]
-        square = -precision[:, self.row, self.column]
-        square[:, self.row == self.column] *= 0.5
-        constant = self._log_scale(components) - 0.5 * (linear * components.means).sum(1)
-        return torch.cat([square, linear, constant[:, None]], 1)
+        out[:, : self.pairs] = precision[:, self.row, self.column] * torch.where(self.row == self.column, -0.5, -1.0)
+        out[:, self.pairs : -1] = linear
+        out[:, -1] = self._log_scale(components) - 0.5 * (linear * components.means).sum(1)
 
     def far(self, components: Components) -> Tensor:
         precision = components.whitening.square().sum(1)
@@ -115,7 +114,7 @@ class Full:
         square = (weighted.mT @ difference)[:, self.row, self.column]
         return torch.cat([square, weighted.sum(1), responsibilities.sum(1, keepdim=True)], 1)
 
-    def components(self, moments: Tensor, origins: Tensor, restarts: int) -> Components:
+    def components(self, moments: Tensor, origins: Tensor | None, restarts: int) -> Components:
         support, offset = _support_and_offset(moments, self.width)
         square = moments[:, : self.pairs][:, self.position.flatten()].view(-1, self.width, self.width)
         covariance = square / support[:, None, None] - offset[:, :, None] * offset[:, None, :]
@@ -125,7 +124,7 @@ class Full:
         self.repairs += repairs
         identity = torch.eye(self.width, dtype=moments.dtype, device=moments.device)
         whitening = torch.linalg.solve_triangular(factors, identity.expand_as(factors), upper=False)
-        return Components(_weights(support, restarts), origins + offset, whitening)
+        return Components(_weights(support, restarts), _moved(origins, offset), whitening)
 
     def _log_scale(self, components: Components) -> Tensor:
         """Return (C,) log of the weight times the density at the mean."""
@@ -145,11 +144,13 @@ class Diagonal:
     def features(self, rows: Tensor) -> Tensor:
         return torch.cat([rows.square(), rows, rows.new_ones(len(rows), 1)], 1)
 
-    def coefficients(self, components: Components) -> Tensor:
-        precision = components.whitening.square()
-        linear = precision * components.means
-        constant = self._log_scale(components) - 0.5 * (linear * components.means).sum(1)
-        return torch.cat([-0.5 * precision, linear, constant[:, None]], 1)
+    def coefficients(self, components: Components, out: Tensor) -> None:
+        # With many restarts theta outgrows the cache, so it is written in place and few passes are made over it.
+        square, linear = out[:, : self.width], out[:, self.width : -1]
+        torch.mul(components.whitening, components.whitening, out=square)
+        torch.mul(square, components.means, out=linear)
+        square *= -0.5
+        out[:, -1] = self._log_scale(components) - 0.5 * torch.linalg.vecdot(linear, components.means)
 
     def far(self, components: Components) -> Tensor:
         return (components.means * components.whitening).square_().amax(1) > FAR
@@ -164,11 +165,11 @@ class Diagonal:
         first, zeroth = weighted.sum(1), responsibilities.sum(1, keepdim=True)
         return torch.cat([weighted.mul_(difference).sum(1), first, zeroth], 1)
 
-    def components(self, moments: Tensor, origins: Tensor, restarts: int) -> Components:
+    def components(self, moments: Tensor, origins: Tensor | None, restarts: int) -> Components:
         support, offset = _support_and_offset(moments, self.width)
-        variance = moments[:, : self.width] / support[:, None] - offset.square()
+        variance = (moments[:, : self.width] / support[:, None]).addcmul_(offset, offset, value=-1.0)
         whitening = variance.clamp_(min=0.0).add_(self.regularisation).rsqrt_()
-        return Components(_weights(support, restarts), origins + offset, whitening)
+        return Components(_weights(support, restarts), _moved(origins, offset), whitening)
 
     def _log_scale(self, components: Components) -> Tensor:
         """Return (C,) log of the weight times the density at the mean."""
@@ -179,6 +180,11 @@ def _support_and_offset(moments: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """Return (C,) responsibility sums and (C, d) mean minus origin."""
     support = moments[:, -1] + TINY
     return support, moments[:, -1 - width : -1] / support[:, None]
+
+
+def _moved(origins: Tensor | None, offset: Tensor) -> Tensor:
+    """Return origin plus offset."""
+    return offset if origins is None else origins + offset
 
 
 def _weights(support: Tensor, restarts: int) -> Tensor:

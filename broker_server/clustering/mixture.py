@@ -45,6 +45,8 @@ class Sweep:
         self.columns = columns
         self.width = family.features(rows[:1]).shape[1]
         self.logits = rows.new_empty(columns * block_rows(rows, columns + self.width))
+        self.theta = rows.new_empty(columns, self.width)
+        self.moments = rows.new_empty(columns, self.width)
         self.cache: Tensor | None = None
         if len(rows) * self.width * rows.element_size() <= FEATURE_CACHE_BYTES:
             self.cache = torch.cat([family.features(rows[block]) for block in self.blocks()])
@@ -57,13 +59,13 @@ class Sweep:
         """Return phi (B, F) of the rows in `block`."""
         return self.family.features(self.rows[block]) if self.cache is None else self.cache[block]
 
-    def expect(self, components: Components, restarts: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Yield for each block its responsibilities (R * K, B) and log-likelihoods (R, B).
+    def expect(self, components: Components, restarts: int, far: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Yield for each block its responsibilities (R * K, B) and log-likelihoods (R, B); `far` from `far_of`.
 
         The responsibilities live in a buffer that the next block overwrites.
         """
-        theta = self.family.coefficients(components)
-        far = self.family.far(components).nonzero()[:, 0]
+        theta = self.theta[: len(components.means)]
+        self.family.coefficients(components, theta)
         for block in self.blocks():
             features = self.features(block)
             logits = self.logits[: len(theta) * len(features)].view(len(theta), len(features))
@@ -78,38 +80,60 @@ class Sweep:
             grouped.div_(total)
             yield block, logits, (largest + total.log_())[:, 0]
 
+    def far_of(self, components: Components) -> Tensor:
+        """Return the indices of the components that are treated by differences."""
+        return self.family.far(components).nonzero()[:, 0]
+
     def iterate(self, components: Components, restarts: int) -> tuple[Components, Tensor]:
         """Return the components after one EM iteration, and the mean log-likelihood (R,) before it."""
-        far = self.family.far(components).nonzero()[:, 0]
-        moments = self._no_moments(len(components.means))
-        far_moments = self._no_moments(len(far))
+        far = self.far_of(components)
         likelihood = self.rows.new_zeros(restarts)
-        for block, responsibilities, log_likelihood in self.expect(components, restarts):
-            likelihood += log_likelihood.sum(1)
-            moments.addmm_(responsibilities, self.features(block))
-            self._add_far(far_moments, far, components.means, block, responsibilities)
-        origins = torch.zeros_like(components.means)
-        moments[far] = far_moments
-        origins[far] = components.means[far]
-        return self.family.components(moments, origins, restarts), likelihood / len(self.rows)
+
+        def source() -> Iterator[tuple[slice, Tensor]]:
+            for block, responsibilities, log_likelihood in self.expect(components, restarts, far):
+                likelihood.add_(log_likelihood.sum(1))
+                yield block, responsibilities
+
+        updated = self._maximise(source(), restarts, far, components.means[far])
+        return updated, likelihood / len(self.rows)
 
     def start(self, responsibilities: Tensor) -> Components:
         """Return the components of given (R, K, n) responsibilities, or of hard (R, n) integer labels."""
+
+        def source() -> Iterator[tuple[slice, Tensor]]:
+            for block in self.blocks():
+                yield block, self._given(responsibilities, block)
+
         restarts = len(responsibilities)
-        moments = self._no_moments(self.columns)
-        for block in self.blocks():
-            moments.addmm_(self._given(responsibilities, block), self.features(block))
-        components = self.family.components(moments, self.rows.new_zeros(self.columns, self.rows.shape[1]), restarts)
-        far = self.family.far(components).nonzero()[:, 0]
+        nowhere = torch.empty(0, dtype=torch.int64, device=self.rows.device)
+        components = self._maximise(source(), restarts, nowhere, self.rows[:0])
+        far = self.far_of(components)
         if not len(far):
             return components
-        far_moments = self._no_moments(len(far))
-        for block in self.blocks():
-            self._add_far(far_moments, far, components.means, block, self._given(responsibilities, block))
-        origins = torch.zeros_like(components.means)
+        self.family.repairs = 0  # those so far belonged to components that are now replaced
+        return self._maximise(source(), restarts, far, components.means[far])
+
+    def _maximise(
+        self, source: Iterator[tuple[slice, Tensor]], restarts: int, far: Tensor, means: Tensor
+    ) -> Components:
+        """Return the components of the responsibilities in `source`, those in `far` from sums about
+        their `means` (len(far), d)."""
+        far_moments = self.rows.new_zeros(len(far), self.width)
+        for block, responsibilities in source:
+            moments = self.moments[: len(responsibilities)]
+            if block.start == 0:
+                torch.mm(responsibilities, self.features(block), out=moments)
+            else:
+                moments.addmm_(responsibilities, self.features(block))
+            for index, rows in self._far_parts(far, block):
+                part = responsibilities[index, rows.start - block.start : rows.stop - block.start]
+                position = torch.searchsorted(far, index)
+                far_moments[position] += self.family.centred_moments(self.rows[rows], part, means[position])
+        if not len(far):
+            return self.family.components(moments, None, restarts)
+        origins = self.rows.new_zeros(len(moments), self.rows.shape[1])
         moments[far] = far_moments
-        origins[far] = components.means[far]
-        self.family.repairs = 0  # those above belonged to moments that are now replaced
+        origins[far] = means
         return self.family.components(moments, origins, restarts)
 
     def _given(self, responsibilities: Tensor, block: slice) -> Tensor:
@@ -118,9 +142,6 @@ class Sweep:
             return responsibilities[:, :, block].flatten(0, 1)
         index = torch.arange(self.columns // len(responsibilities), device=self.rows.device)
         return (responsibilities[:, None, block] == index[:, None]).to(self.rows.dtype).flatten(0, 1)
-
-    def _no_moments(self, count: int) -> Tensor:
-        return self.rows.new_zeros(count, self.width)
 
     def _far_parts(self, far: Tensor, block: slice) -> Iterator[tuple[Tensor, slice]]:
         """Yield (component indices, row slice) pairs that cover `far` times `block` in bounded memory."""
@@ -133,13 +154,6 @@ class Sweep:
             for first in range(block.start, block.stop, step):
                 yield index, slice(first, min(first + step, block.stop))
 
-    def _add_far(self, moments: Tensor, far: Tensor, means: Tensor, block: slice, responsibilities: Tensor) -> None:
-        """Add to `moments` (len(far), F) the sums of a block about the components' own means."""
-        for index, rows in self._far_parts(far, block):
-            position = torch.searchsorted(far, index)
-            part = responsibilities[index, rows.start - block.start : rows.stop - block.start]
-            moments[position] += self.family.centred_moments(self.rows[rows], part, means[index])
-
 
 def fit(sweep: Sweep, start: Components, restarts: int, max_iterations: int, tolerance: float) -> Mixtures:
     """Iterate every restart until its mean log-likelihood changes by less than `tolerance`, or `max_iterations`.
@@ -148,29 +162,37 @@ def fit(sweep: Sweep, start: Components, restarts: int, max_iterations: int, tol
     marked with -inf, so it cannot be chosen and does not disturb the others.
     """
     count = len(start.means) // restarts
-    device = start.means.device
-    components = start
+    finished, current = start, start
     likelihood = torch.full((restarts,), -torch.inf, dtype=torch.float64)
     iterations = torch.zeros(restarts, dtype=torch.int64)
     converged = torch.zeros(restarts, dtype=torch.bool)
     active = torch.arange(restarts)
     for iteration in range(1, max_iterations + 1):
-        index = (active[:, None] * count + torch.arange(count)).flatten().to(device)
-        updated, current = sweep.iterate(components[index], len(active))
-        current = current.cpu()
-        failed = ~torch.isfinite(current)
-        done = ((current - likelihood[active]).abs() < tolerance) | failed
-        kept = (~failed).repeat_interleave(count).to(device)
-        components = components.replaced(index[kept], updated[kept])
-        if bool(failed.any()):
-            components = components.replaced(index[~kept], start[index[~kept]])
-        likelihood[active] = torch.where(failed, -torch.inf, current)
+        updated, before = sweep.iterate(current, len(active))
+        before = before.cpu()
+        failed = ~torch.isfinite(before)
+        settled = ((before - likelihood[active]).abs() < tolerance) & ~failed
+        likelihood[active] = torch.where(failed, -torch.inf, before)
         iterations[active] = iteration
-        converged[active[done & ~failed]] = True
-        active = active[~done]
+        converged[active[settled]] = True
+        leaves = failed | settled if iteration < max_iterations else torch.ones_like(failed)
+        if not bool(leaves.any()):
+            current = updated
+            continue
+        fitted = leaves & ~failed
+        finished = finished.replaced(
+            _columns(active[fitted], count, sweep.rows), updated[_columns(fitted.nonzero()[:, 0], count, sweep.rows)]
+        )
+        current = updated[_columns((~leaves).nonzero()[:, 0], count, sweep.rows)]
+        active = active[~leaves]
         if not len(active):
             break
-    return Mixtures(components, likelihood, iterations, converged)
+    return Mixtures(finished, likelihood, iterations, converged)
+
+
+def _columns(restarts: Tensor, count: int, like: Tensor) -> Tensor:
+    """Return the indices of the `count` components of each of `restarts`, on the device of `like`."""
+    return (restarts[:, None] * count + torch.arange(count)).flatten().to(like.device)
 
 
 def best(problem: Problem, sweep: Sweep, mixtures: Mixtures, sparse: int) -> Fit:
@@ -204,7 +226,7 @@ def _assigned(sweep: Sweep, components: Components) -> tuple[Tensor, Tensor]:
     """Return the support (K,) and the most responsible component (n,) of every row."""
     support = sweep.rows.new_zeros(len(components.means))
     labels = torch.empty(len(sweep.rows), dtype=torch.int64, device=sweep.rows.device)
-    for block, responsibilities, _ in sweep.expect(components, 1):
+    for block, responsibilities, _ in sweep.expect(components, 1, sweep.far_of(components)):
         support += responsibilities.sum(1)
         labels[block] = responsibilities.argmax(0)
     return support, labels

@@ -27,9 +27,10 @@ class Isotropic:
     def features(self, rows: Tensor) -> Tensor:
         return torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
 
-    def coefficients(self, components: Components) -> Tensor:
-        constant = -components.means.square().sum(1, keepdim=True)
-        return torch.cat([2.0 * components.means, constant], 1) / self.temperature
+    def coefficients(self, components: Components, out: Tensor) -> None:
+        out[:, :-1] = 2.0 * components.means
+        out[:, -1] = -components.means.square().sum(1)
+        out /= self.temperature
 
     def far(self, components: Components) -> Tensor:
         return components.means.square().amax(1) > 0.5 * FAR * self.temperature
@@ -43,9 +44,10 @@ class Isotropic:
         weighted = (rows[None] - means[:, None]).mul_(responsibilities[..., None])
         return torch.cat([weighted.sum(1), responsibilities.sum(1, keepdim=True)], 1)
 
-    def components(self, moments: Tensor, origins: Tensor, restarts: int) -> Components:
+    def components(self, moments: Tensor, origins: Tensor | None, restarts: int) -> Components:
         count = len(moments) // restarts
-        means = origins + moments[:, :-1] / (moments[:, -1:] + TINY)
+        offset = moments[:, :-1] / (moments[:, -1:] + TINY)
+        means = offset if origins is None else origins + offset
         equal = moments.new_full((len(moments),), 1.0 / count)
         return Components(equal, means, moments.new_full((len(moments), 1), (2.0 / self.temperature) ** 0.5))
 

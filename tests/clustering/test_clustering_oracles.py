@@ -211,5 +211,7 @@ def test_isotropic_logits_agree_near_and_far() -> None:
     rows = torch.randn(50, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     kind = Isotropic(0.7)
     means = Components(torch.full((4,), 0.25).double(), rows[:4] * 2, torch.ones(4, 1).double())
-    by_features = kind.coefficients(means) @ kind.features(rows).T
+    theta = rows.new_empty(4, 4)
+    kind.coefficients(means, theta)
+    by_features = theta @ kind.features(rows).T
     torch.testing.assert_close(by_features, kind.centred_logits(rows, means), rtol=0, atol=1e-12)
