@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-import numpy as np
-
 from broker_server.actions import Accepted, Action, Aggregate, Finish, Note, Observe, Opened, Publish, Record
 from broker_server.coordinator import Coordinator
 from broker_server.methods.base import Aggregate as Aggregated
@@ -198,8 +196,3 @@ class Server:
             self._carry_out(self.coordinator.fail(reason, self.now))
             if not isinstance(error, GcaError):
                 raise
-
-
-def incarnation(rng: np.random.Generator) -> str:
-    """Return the 8 hex digits that tell this server's messages from those of an earlier one."""
-    return f"{int(rng.integers(2**32)):08x}"

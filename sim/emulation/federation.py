@@ -11,9 +11,7 @@ from typing import TypeVar
 
 import torch
 
-from broker_server.clustering import ClusteringSpec
 from broker_server.methods.base import Aggregate
-from broker_server.methods.gca import GcaServer
 from broker_server.plan import RunPlan
 from broker_server.records import Outcome
 from broker_server.server import Server
@@ -42,6 +40,7 @@ from sim.emulation.pipe import (
 from sim.emulation.processes import Child, fork_server, stop
 from sim.emulation.workload import Shard
 from sim.links.profiles import chunk_size, keepalive, link
+from sim.run_plan import server_method
 
 T = TypeVar("T")
 
@@ -68,17 +67,6 @@ class Finished:
 
     outcome: Outcome
     state_sha256: str | None
-
-
-def server_method(study: Study) -> GcaServer:
-    """Return the server half of the study's method."""
-    chosen = study.clustering
-    spec = ClusteringSpec(
-        chosen.algorithm, chosen.components, covariance=chosen.covariance, regularisation=chosen.regularisation,
-        initialisations=chosen.restarts, max_iterations=chosen.max_iterations, tolerance=chosen.tolerance,
-        temperature=chosen.temperature, batch_size=chosen.batch_size,
-    )  # fmt: skip
-    return GcaServer(study.training.latent_dim, study.training.upload_fraction, spec, study.seed)
 
 
 async def run(federation: Federation, journal: Journal) -> Finished:

@@ -1,0 +1,60 @@
+"""`gca simulate`: the main job, from a configuration to a study with its summary."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLES = """Examples:
+
+  gca simulate                                          the demo: real data, 8 devices, a constrained link
+
+  gca simulate paper/magic --rounds 3 --link 256kbit/1mbit/100ms
+
+  gca simulate configs/paper/adult.toml --broker mqtt://127.0.0.1:1883 --json
+"""
+
+START_ORDERS = {"named": lambda n: range(n), "reversed": lambda n: range(n - 1, -1, -1)}
+
+
+def simulate(
+    config: Annotated[str, typer.Argument(help="a TOML file, or the name of a packaged study")] = "demo",
+    devices: Annotated[int | None, typer.Option(help="number of emulated devices")] = None,
+    rounds: Annotated[int | None, typer.Option(help="global rounds R")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of everything random")] = None,
+    method: Annotated[str | None, typer.Option(help="federated method")] = None,
+    dataset: Annotated[str | None, typer.Option(help="dataset, see `gca datasets`")] = None,
+    link: Annotated[str | None, typer.Option(help="link profile, see `gca links`, or UP/DOWN/RTT")] = None,
+    hardware: Annotated[str | None, typer.Option(help="board to emulate, see `gca hardware`")] = None,
+    broker: Annotated[str | None, typer.Option(help="embedded, mqtt://HOST:PORT or mqtts://HOST:PORT")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="any key, as training.latent_dim=8")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="folder with the datasets' files")] = None,
+    output: Annotated[Path | None, typer.Option(help="folder for the study (default: a new one in studies/)")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+    start_order: Annotated[str, typer.Option(hidden=True, help="named or reversed: no result depends on it")] = "named",
+    quiet: Annotated[bool, typer.Option(help="print only the summary")] = False,
+) -> None:
+    """Spawn N emulated devices behind shaped links, run the rounds, and say exactly what it cost."""
+    from sim.config import load_study, parse_override
+
+    overrides: dict[str, object] = dict(parse_override(one) for one in set_ or ())
+    overrides |= {"devices": devices, "rounds": rounds, "seed": seed, "method": method, "dataset": dataset,
+                  "link": link, "hardware": hardware, "broker": broker}  # fmt: skip
+    study = load_study(config, overrides)
+
+    from rich.console import Console
+
+    from sim.emulation.study import run_study
+    from sim.progress import progress
+    from sim.studies import new_directory
+    from sim.summary import result_json, show_summary
+
+    directory = output or new_directory(study.dataset, study.method)
+    display = progress(sys.stderr if json_ else sys.stdout, study.rounds, quiet=quiet or json_)
+    width = run_study(study, directory, display, data_dir, order=START_ORDERS[start_order](study.devices))
+    if json_:
+        print(json.dumps(result_json(directory)))
+    else:
+        show_summary(directory, study, width, Console())

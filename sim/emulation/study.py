@@ -1,0 +1,64 @@
+"""A study from its configuration to its directory: data, shards, the run, and what is written down of it."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from broker_server.records import Outcome
+from broker_server.store import StudyStore
+from edge_client.errors import GcaError
+from sim.config import Study, dump
+from sim.data import load
+from sim.emulation.federation import Federation, Finished, run
+from sim.emulation.journal import Display, Journal
+from sim.emulation.workload import check_machine, write_shards
+from sim.hardware import hardware
+from sim.links.profiles import link
+from sim.run_plan import run_plan
+from sim.studies import make_directory, run_name
+
+
+def run_study(study: Study, directory: Path, display: Display, data_dir: Path | None = None,
+              order: Sequence[int] | None = None) -> int:  # fmt: skip
+    """Run a study and leave its results in `directory`, which must be new or empty; return the width of a record.
+
+    Everything that can be refused is refused before the first process starts. `order` starts the devices in another
+    order than by name; the results do not depend on it. Raises `GcaError` if the run fails: what was recorded until
+    then stays readable.
+    """
+    link(study.link)
+    flops = hardware(study.hardware).training_flops
+    check_machine(study.devices)
+    dataset = load(study.dataset, data_dir)
+    make_directory(directory)
+    shards, test = write_shards(study, dataset, directory / "shards")
+    (directory / "study.toml").write_text(dump(study))
+
+    plan = run_plan(study, run_name(directory))
+    with StudyStore.create(directory) as store:
+        number = store.begin_run(plan, study.devices, study.dataset)
+        journal = Journal(store, number, display)
+        began = time.monotonic()
+        federation = Federation(study, plan, shards, test, directory / "models", flops, order)
+        finished = Finished(Outcome(False, 0, 0.0, "interrupted"), None)
+        try:
+            finished = asyncio.run(_until_told_to_stop(federation, journal))
+        except GcaError as error:
+            finished = Finished(Outcome(False, 0, time.monotonic() - began, str(error)), None)
+            raise
+        finally:
+            journal.close()
+            store.finish(number, finished.outcome, time.monotonic() - began, finished.state_sha256)
+    if not finished.outcome.completed:
+        raise GcaError(f"the run ended early: {finished.outcome.reason}; see {directory}")
+    return dataset.input_dim
+
+
+async def _until_told_to_stop(federation: Federation, journal: Journal) -> Finished:
+    """Run, but let SIGTERM end it as Ctrl-C does: with the devices told and no process left behind."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await run(federation, journal)

@@ -1,0 +1,87 @@
+"""What a person sees while a study runs: a live display on a terminal, one plain line per round in a pipe."""
+
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from broker_server.records import RoundRecord
+from sim.emulation.journal import Display
+from sim.units import bytes_text
+
+
+def progress(stream: TextIO, rounds: int, *, quiet: bool = False) -> Display:
+    """Return the display that fits the stream."""
+    if quiet:
+        return Quiet()
+    console = Console(file=stream)
+    return Live(console, rounds) if console.is_terminal else Lines(console, rounds)
+
+
+class Quiet:
+    """Shows nothing."""
+
+    def note(self, text: str) -> None: ...
+
+    def round_opened(self, round: int, devices: int) -> None: ...
+
+    def uploaded(self, device: str) -> None: ...
+
+    def round_done(self, record: RoundRecord, accuracy: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Lines(Quiet):
+    """One line per round, and the server's notes."""
+
+    def __init__(self, console: Console, rounds: int) -> None:
+        self._console, self._rounds = console, rounds
+
+    def note(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def round_done(self, record: RoundRecord, accuracy: float) -> None:
+        self.note(_line(record, accuracy, self._rounds))
+
+
+class Live(Lines):
+    """Finished rounds above, below them a bar for the uploads of the round under way and one for the run."""
+
+    def __init__(self, console: Console, rounds: int) -> None:
+        super().__init__(console, rounds)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bars = Progress(*columns, console=console, transient=True)
+        self._run = self._bars.add_task("rounds", total=rounds)
+        self._round = self._bars.add_task("waiting for devices", total=None)
+        self._bars.start()
+
+    def round_opened(self, round: int, devices: int) -> None:
+        self._bars.reset(self._round, total=devices, description=f"round {round}: uploads")
+
+    def uploaded(self, device: str) -> None:
+        self._bars.advance(self._round)
+
+    def round_done(self, record: RoundRecord, accuracy: float) -> None:
+        super().round_done(record, accuracy)
+        self._bars.update(self._run, completed=record.round)
+
+    def close(self) -> None:
+        self._bars.stop()
+
+
+def _line(record: RoundRecord, accuracy: float, rounds: int) -> str:
+    """Say what a round brought and what it took."""
+    moved = {"up": 0, "down": 0}
+    for sheet in record.tallies.values():
+        for tally in sheet:
+            moved[tally.direction] += tally.message_bytes
+    judged = f"accuracy {accuracy:.4f}" if accuracy == accuracy else "not evaluated"
+    parts = [
+        f"round {record.round:>{len(str(rounds))}} of {rounds}: {judged}",
+        f"{record.published_s - record.opened_s:.1f} s",
+        f"{len(record.accepted)} of {len(record.participants)} uploads",
+        f"up {bytes_text(moved['up'])}, down {bytes_text(moved['down'])}",
+    ]
+    odd = {kind: len(devices) for kind in ("late", "rejected", "missing") if (devices := getattr(record, kind))}
+    return "; ".join(parts + [f"{count} {kind}" for kind, count in odd.items()])

@@ -1,0 +1,33 @@
+"""Study folders: where they go and what makes one usable."""
+
+import os
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+from edge_client.errors import EnvironmentFault
+
+
+def new_directory(dataset: str, method: str) -> Path:
+    """Return a path named by what and when; the process id keeps two runs of one second apart."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    return Path("studies") / f"{dataset}-{method}-{stamp}-{os.getpid()}"
+
+
+def run_name(directory: Path) -> str:
+    """Return the run's name in topics: the folder's, with what topics may not hold replaced."""
+    safe = re.sub(r"[^A-Za-z0-9._-]", "-", directory.name).lstrip("._-")[:48]
+    return safe or "run"
+
+
+def make_directory(directory: Path) -> Path:
+    """Make the folder of a study; raises `EnvironmentFault` if it cannot be made or holds something already."""
+    try:
+        if directory.exists() and any(directory.iterdir()):
+            raise EnvironmentFault(f"{directory}: is not empty; give a new folder as --output")
+        (directory / "models").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"{directory}: {error.strerror}; give a folder that can be written as --output"
+        ) from None
+    return directory

@@ -1,0 +1,19 @@
+"""Quantities as people read them: kB = 1000 bytes, MiB = 1024 x 1024."""
+
+
+def bytes_text(count: float) -> str:
+    """Return a size with a decimal unit and three significant digits."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            break
+        count /= 1000
+    return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}" if count < 1000 else f"{count:.0f} {unit}"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration in the unit that suits it."""
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"

@@ -1,0 +1,42 @@
+"""Runs of the real command in processes of their own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Simulate = Callable[..., dict[str, Any]]
+
+
+def gca(*arguments: str, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
+    """Run the command as a user does."""
+    return subprocess.run([sys.executable, "-m", "sim.cli", *arguments], capture_output=True, text=True, timeout=timeout)
+
+
+@pytest.fixture
+def simulate(tmp_path: Path) -> Simulate:
+    """Run `gca simulate ... --json` into a new folder and return its object; the folder is `study`."""
+    count = iter(range(100))
+
+    def run(*arguments: str) -> dict[str, Any]:
+        folder = tmp_path / f"study-{next(count)}"
+        done = gca("simulate", *arguments, "--json", "--output", str(folder))
+        assert done.returncode == 0, done.stderr
+        result: dict[str, Any] = json.loads(done.stdout)
+        assert Path(result["study"]) == folder
+        return result
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    folder = os.environ.get("GCA_DATA_DIR")
+    if not folder:
+        pytest.skip("GCA_DATA_DIR is not set: the published data files are not on this machine")
+    return Path(folder)
