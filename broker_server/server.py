@@ -59,6 +59,8 @@ class Server:
         self.coordinator = Coordinator(plan, method)
         self._connect, self._clock, self._sink, self._offload = connect, clock, sink, offload
         self._began = clock.now()
+        self.listening = asyncio.Event()
+        """Set once the server hears its devices; what they say before is lost, and asked for again."""
         self._outbox: asyncio.Queue[Publish] = asyncio.Queue()
         self._stirred = asyncio.Event()
         self._finished: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -95,6 +97,7 @@ class Server:
                     failures = 0
                     await transport.subscribe(*topics.server_filters(self.plan.run))
                     self._carry_out(self.coordinator.announce(self.now))
+                    self.listening.set()
                     async with self._sending(transport):
                         async for message in transport.messages():
                             self._carry_out(self.coordinator.take(message.topic, message.payload, self.now))

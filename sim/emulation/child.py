@@ -1,14 +1,19 @@
-"""What every child process of an emulation does first: leave Ctrl-C to the parent, and never outlive it."""
+"""What every child process of an emulation does first: take its name, leave Ctrl-C to the parent, never outlive it."""
 
 import asyncio
 import multiprocessing
 import os
 import signal
+from pathlib import Path
 
 
-def obey_parent() -> None:
-    """Ignore Ctrl-C: the terminal sends it to all processes, but only the parent decides how a run ends."""
+def begin(name: str) -> None:
+    """Show this name in `top`, and ignore Ctrl-C: the terminal sends it to all processes, but only the parent
+    decides how a run ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    comm = Path("/proc/self/comm")
+    if comm.exists():
+        comm.write_text(name[:15])
 
 
 def die_with_parent() -> None:

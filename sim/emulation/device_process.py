@@ -1,6 +1,7 @@
 """One emulated device as a process of its own: the same program as on a Raspberry Pi, behind an emulated link."""
 
 import asyncio
+import multiprocessing
 import os
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from edge_client.records import load_records
 from edge_client.seeds import stream
 from edge_client.session import Identity, Session
 from edge_client.transport.mqtt import Endpoint, connector
-from sim.emulation.child import die_with_parent, obey_parent
+from sim.emulation.child import begin, die_with_parent
 from sim.emulation.models import save_model
 from sim.emulation.pipe import DeviceDone, DeviceFailed, DeviceLog, DeviceTold, FromDevice, Pipe
 
@@ -48,7 +49,7 @@ class DeviceSpec(msgspec.Struct, frozen=True):
 
 def main(spec: bytes, connection: Connection) -> None:
     """Entry point of the process."""
-    obey_parent()
+    begin(multiprocessing.current_process().name)
     pipe: Pipe[FromDevice] = Pipe(connection, FromDevice)
     try:
         asyncio.run(_live(msgspec.msgpack.decode(spec, type=DeviceSpec), pipe))

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -11,12 +11,12 @@ from typing import TypeVar
 
 import torch
 
-from broker_server.methods.base import Aggregate
 from broker_server.plan import RunPlan
 from broker_server.records import Outcome
 from broker_server.server import Server
 from edge_client.clock import RealClock
 from edge_client.errors import GcaError
+from edge_client.offload import into
 from edge_client.transport.mqtt import connector, endpoint
 from sim.config import Study
 from sim.emulation.device_process import DeviceSpec
@@ -103,16 +103,13 @@ class _Emulation:
         torch.set_num_threads(1)  # a sum must not depend on how many cores this machine has
 
         with ThreadPoolExecutor(1) as pool:
-
-            async def offload(aggregate: Callable[[], Aggregate]) -> Aggregate:
-                return await asyncio.get_running_loop().run_in_executor(pool, aggregate)
-
             connect = connector(endpoint(self._broker or up.broker))
             self.journal.at_boundary = partial(self._read_links, network)
             method = server_method(self.federation.study)
-            server = Server(self.federation.plan, method, connect, clock, self.journal, offload)
+            server = Server(self.federation.plan, method, connect, clock, self.journal, into(pool))
             serving = asyncio.ensure_future(server.serve())
             try:
+                await self._unless_failed(_either(server.listening.wait(), serving))
                 self._start_devices(up.ports)
                 outcome = await self._unless_failed(serving)
                 await self._devices_done()
@@ -238,3 +235,11 @@ class _Emulation:
         """The hash over all final models in device order; None when a device has not written its own."""
         paths = [self._model(shard) for shard in self.federation.shards]
         return state_sha256(paths) if all(path.exists() for path in paths) else None
+
+
+async def _either(*awaited: Awaitable[object]) -> None:
+    """Return when the first of these is done; raise if it failed."""
+    tasks = [asyncio.ensure_future(one) for one in awaited]
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()

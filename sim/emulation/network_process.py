@@ -11,7 +11,7 @@ import msgspec
 from broker_server.broker.tcp import TcpBroker
 from edge_client.clock import RealClock
 from edge_client.errors import GcaError
-from sim.emulation.child import die_with_parent, obey_parent
+from sim.emulation.child import begin, die_with_parent
 from sim.emulation.pipe import (
     Counters,
     CountersPlease,
@@ -35,7 +35,7 @@ class NetworkSpec(msgspec.Struct, frozen=True):
 
 def main(spec: bytes, connection: Connection) -> None:
     """Entry point of the process."""
-    obey_parent()
+    begin("network")
     pipe: Pipe[ToNetwork] = Pipe(connection, ToNetwork)
     try:
         asyncio.run(_run(msgspec.msgpack.decode(spec, type=NetworkSpec), pipe))

@@ -2,8 +2,11 @@
 
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext, ForkServerProcess
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -39,9 +42,22 @@ class Child(Generic[T]):
         self.process: ForkServerProcess = context.Process(
             target=target, args=(msgspec.msgpack.encode(spec), theirs), name=name, daemon=True
         )
-        self.process.start()
+        with _main_hidden():
+            self.process.start()
         theirs.close()
         self.pipe: Pipe[T] = Pipe(ours, receives)
+
+
+@contextmanager
+def _main_hidden() -> Iterator[None]:
+    """Start children without the program that starts them: multiprocessing would import it, and all that it imports,
+    once more in every child."""
+    program = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = program
 
 
 def stop(children: Sequence[Child[Any]]) -> None:

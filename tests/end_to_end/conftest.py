@@ -2,20 +2,15 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from end_to_end_tools import gca
+
 Simulate = Callable[..., dict[str, Any]]
-
-
-def gca(*arguments: str, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
-    """Run the command as a user does."""
-    return subprocess.run([sys.executable, "-m", "sim.cli", *arguments], capture_output=True, text=True, timeout=timeout)
 
 
 @pytest.fixture
