@@ -40,10 +40,11 @@ class Coordinator:
         self.collection: Collection | None = None
         self.outcome: Outcome | None = None
         self.counts: Counter[str] = Counter()
+        self._previous: Collection | None = None
         self._herald = Herald(plan, self.ledger)
         self._closed_s: float | None = None
         self._deserted_s: float | None = None
-        self._note_due_s = 0.0
+        self._note_due_s, self._noted = 0.0, -1
         self._completed = 0
 
     # ---- what comes in ------------------------------------------------------------------------------------------
@@ -177,11 +178,13 @@ class Coordinator:
 
     def _standing(self, join: Join) -> Standing:
         """What the server can say about what a device awaits."""
-        current = self.collection if self.collection and self.collection.round == join.round else None
+        asked = next((c for c in (self.collection, self._previous) if c and c.round == join.round), None)
+        current = asked is not None and asked is self.collection
         match join.awaits:
+            case "acceptance" if asked is not None:
+                return asked.standing(join.device, closed=not current or self._closed_s is not None)
             case "acceptance":
-                closed = self._closed_s is not None
-                return current.standing(join.device, closed) if current else Standing(join.round, "closed")
+                return Standing(join.round, "closed")
             case "broadcast" if self._herald.broadcast_round == join.round:
                 return Standing(join.round, "follows")
             case "broadcast":
@@ -195,9 +198,9 @@ class Coordinator:
             return self._open(now)
         if now >= limit:
             return self._end(False, f"only {have} of {need} devices joined in {limit:g} s", now)
-        if now < self._note_due_s:
+        if now < self._note_due_s and have == self._noted:
             return []
-        self._note_due_s = now + NOTE_EVERY_S
+        self._noted, self._note_due_s = have, now + NOTE_EVERY_S
         return [Note(f"waiting: have {have}, need {need}, {now:.0f} s of {limit:g} s")]
 
     # ---- one round ----------------------------------------------------------------------------------------------
@@ -209,6 +212,7 @@ class Coordinator:
             return self._end(False, f"round {round}: no device is left", now)
         size = max(1, floor(self.plan.participation * len(joined) + 1e-9))
         cohort, chosen = draw(joined, size, self.plan.seed, round)
+        self._previous = self.collection
         self.collection = Collection(round, cohort, {d: joined[d].instance for d in chosen}, now)
         self._closed_s = self._deserted_s = None
         return [Opened(round, len(chosen)), self._state()]

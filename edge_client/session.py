@@ -114,6 +114,8 @@ class Session:
     async def broadcast(self, round: int) -> Arrays | None:
         """Return the broadcast of a round, or None if the round has none or this device missed it."""
         self._round, self._awaits = round, "broadcast"
+        if self._passed_by(round) and (transport := self._ready()) is not None:
+            await self._try(self._ask(transport))
         await self._until(lambda: self.mail.broadcast_complete or self._broadcast_is_gone(round))
         self._awaits = "nothing"
         try:
@@ -169,21 +171,23 @@ class Session:
                 )
             if isinstance(message, Welcome):
                 self._welcome_on = transport
-            elif self._must_ask(transport, incoming.topic, message):
-                await self._ask(transport)
+            if self._must_ask(transport, incoming.topic, message):
+                await self._try(self._ask(transport))
             async with self._news:
                 self._news.notify_all()
 
     def _must_ask(self, transport: Transport, topic: str, message: Header | None) -> bool:
-        """A round state is also the server's sign of life: whoever is not welcome yet, or awaits the fate of an
-        upload that this state announces anew, asks (again). This replaces every time-out and retry timer."""
-        if topic != topics.round_state(self.who.run):
-            return False
+        """A round state is also the server's sign of life. Whoever is not welcome yet asks; so does who awaits the
+        fate of an upload that is called for anew, or a broadcast that passed by. This replaces every retry timer."""
         if self._welcome_on is not transport:
-            return True
-        return isinstance(message, RoundState) and self._awaits == "acceptance" and (
-            message.state == "open" and message.round == self._round
-        )  # fmt: skip
+            return topic == topics.round_state(self.who.run)
+        match message:
+            case RoundState(state="open", round=round) if round == self._round:
+                return self._awaits == "acceptance"
+            case RoundState() | Welcome():
+                answered = self._standing(self._round) in ("follows", "pending", "gone")
+                return self._awaits == "broadcast" and self._passed_by(self._round) and not answered
+        return False
 
     async def _ask(self, transport: Transport) -> None:
         who = self.who
@@ -274,6 +278,8 @@ class Session:
             return Fate("completed")
         if standing == "rejected":
             return Fate("rejected", "the reason went down with an earlier connection")
+        if standing == "closed":
+            return Fate("late", "the round closed before the upload was complete")
         if state is not None and self._ready() and (state.round > round or state.state in ("closed", "ended")):
             return Fate("late", "the round closed before the upload was complete")
         return None
@@ -288,6 +294,11 @@ class Session:
             case "partial" if self.mail.welcome is not None:
                 return [i for i in self.mail.welcome.standing.missing if i < chunks]
         return None
+
+    def _passed_by(self, round: int) -> bool:
+        """Whether the server is past this round, but not all of its broadcast has come: it went by while this device
+        was away."""
+        return self.mail.round is not None and self.mail.round.round > round and not self.mail.broadcast_complete
 
     def _broadcast_is_gone(self, round: int) -> bool:
         state = self.mail.round
