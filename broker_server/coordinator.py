@@ -192,12 +192,12 @@ class Coordinator:
         return Standing(join.round, "nothing")
 
     def _wait(self, now: float) -> list[Action]:
-        """Before round 1: wait for the minimum, saying so, but not for ever."""
-        have, need, limit = len(self.members.joined), self.plan.minimum_devices, self.plan.patience_s
-        if have >= need:
+        """Before round 1: wait for all devices, saying so, but not for ever."""
+        have, need, limit = len(self.members.joined), self.plan.devices, self.plan.patience_s
+        if have >= need or (now >= limit and have >= self.plan.minimum_devices):
             return self._open(now)
         if now >= limit:
-            return self._end(False, f"only {have} of {need} devices joined in {limit:g} s", now)
+            return self._end(False, f"only {have} of {self.plan.minimum_devices} devices joined in {limit:g} s", now)
         if now < self._note_due_s and have == self._noted:
             return []
         self._noted, self._note_due_s = have, now + NOTE_EVERY_S

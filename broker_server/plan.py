@@ -12,8 +12,9 @@ class RunPlan:
     """`run` is the topic name, `incarnation` (8 hex digits) this server's life of it.
 
     participation: fraction phi of the joined devices that takes part in a round.
-    minimum_devices: how many must have joined before round 1; quorum: how many uploads a round needs to count.
-    patience_s: how long the server waits for that minimum, and for stragglers beyond what is expected of them.
+    devices: how many are expected; round 1 waits up to `patience_s` for all of them and then goes on with those it
+    has, if they are at least `minimum_devices`. quorum: how many uploads a round needs to count.
+    patience_s is also what stragglers get beyond what is expected of them.
     deadline_s: seconds from the opening of a round to its close, or "auto": `grace` times what bytes, links and the
     training seen so far let expect of the slowest, plus the patience.
     """
@@ -25,6 +26,7 @@ class RunPlan:
     rounds: int
     hyper: Hyperparameters = field(default_factory=Hyperparameters)
     participation: float = 1.0
+    devices: int = 1
     minimum_devices: int = 1
     quorum: int = 1
     patience_s: float = 60.0

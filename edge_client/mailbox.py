@@ -32,6 +32,7 @@ class Mailbox:
         self._wanted = 0
         self._body: Reassembly | None = None
         self._seen = -1
+        self._early: RoundState | None = None
 
     def expect_broadcast(self, round: int) -> None:
         """Collect the broadcast of this round from now on and forget an earlier one."""
@@ -53,7 +54,9 @@ class Mailbox:
         except ProtocolError:
             self._ignore("malformed", payload)
             return None
-        if not self._is_ours(message):
+        if self.welcome is None and isinstance(message, RoundState):
+            self._early = message  # whether it is of our server's, the welcome will tell
+        elif not self._is_ours(message):
             self._ignore("foreign", payload)
             return None
         if (flaw := self._use(message)) is not None:

@@ -71,12 +71,12 @@ class Participation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Who takes part in a round and how long the server waits.
 
     `fraction` is phi. The server waits `wait_seconds` for all devices to appear and then goes on with those it has,
-    if they are at least `minimum_devices`. `deadline` ends a round's uploads: "auto" derives it from bytes, link and
-    compute, a number is seconds.
+    if they are at least `minimum_devices` ("all": every device of the study, else the run ends). `deadline` ends a
+    round's uploads: "auto" derives it from bytes, link and compute, a number is seconds.
     """
 
     fraction: Fraction = 1.0
-    minimum_devices: Positive = 1
+    minimum_devices: Literal["all"] | Positive = "all"
     wait_seconds: Seconds = 60.0
     deadline: Literal["auto"] | Seconds = "auto"
 
@@ -111,6 +111,12 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     data: Data = Data()
     evaluation: Evaluation = Evaluation()
 
+    @property
+    def minimum_devices(self) -> int:
+        """Fewest devices the run goes on with, "all" resolved."""
+        minimum = self.participation.minimum_devices
+        return self.devices if minimum == "all" else minimum
+
 
 def load_study(path_or_name: str | Path, overrides: Mapping[str, object] | None = None) -> Study:
     """Return the study in a TOML file, with single keys overridden.
@@ -130,12 +136,12 @@ def load_study(path_or_name: str | Path, overrides: Mapping[str, object] | None 
         study = msgspec.convert(tree, Study)
     except msgspec.ValidationError as error:
         raise ConfigError(_explain(tree, str(error), lambda key: COMMAND_LINE if key in given else where)) from error
-    minimum = study.participation.minimum_devices
+    minimum = study.minimum_devices
     if minimum > study.devices:
         sources = COMMAND_LINE if {"devices", "participation.minimum_devices"} & given.keys() else where
         raise ConfigError(
             f"{sources}: participation.minimum_devices: {minimum} is more than the {study.devices} devices there are; "
-            f"allowed: a whole number from 1 to {study.devices}"
+            f'allowed: "all" or a whole number from 1 to {study.devices}'
         )
     return study
 
@@ -271,7 +277,7 @@ def _allowed(hint: object) -> str:
     if origin is Annotated:
         return _constrained(arguments[0], arguments[1:])
     if origin is Literal:
-        return " or ".join(f'"{choice}"' for choice in arguments)
+        return ", ".join(f'"{choice}"' for choice in arguments)
     if origin in (Union, types.UnionType):
         return " or ".join(_allowed(part) for part in arguments if part is not type(None))
     if origin is tuple:
@@ -288,9 +294,10 @@ def _constrained(base: object, metas: tuple[msgspec.Meta, ...]) -> str:
             return meta.description
         bounds = (("above", meta.gt), ("from", meta.ge), ("and below", meta.lt), ("to", meta.le))
         text += "".join(f" {word} {bound:,}" for word, bound in bounds if bound is not None)
-        if meta.max_length is not None:
-            unit = "characters" if base is str else "entries"
-            text += f" of {meta.min_length or 0} to {meta.max_length} {unit}"
+        if meta.max_length is not None and base is str:
+            text += f" of {meta.min_length or 0} to {meta.max_length} characters"
+        elif meta.max_length is not None:
+            text += f", at most {meta.max_length} of them"
     return text
 
 

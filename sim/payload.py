@@ -4,11 +4,11 @@ Nothing but the numbers themselves counts here: no encoding, no headers, no ackn
 their own, and the three are never added up.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Final
 
 from edge_client.errors import ConfigError
+from edge_client.methods.gca import upload_size
 
 FLOAT_BYTES = 4
 
@@ -24,7 +24,7 @@ BANK_UPLOADED_CODES_PUBLISHED = 3_960
 
 def uploaded_codes(upload_fraction: float, samples: Sequence[int]) -> int:
     """Return U, the codes of one round: the sum of floor(rho * N_i) over devices (Algorithm 1, upload)."""
-    return sum(math.floor(upload_fraction * n) for n in samples)
+    return sum(upload_size(upload_fraction, n) for n in samples)
 
 
 def payload_bytes(

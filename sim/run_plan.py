@@ -12,7 +12,8 @@ def run_plan(study: Study, name: str) -> RunPlan:
     """Return the plan of one run under this name; each call is an incarnation of its own."""
     return RunPlan(
         run=name, incarnation=os.urandom(4).hex(), method=study.method, seed=study.seed, rounds=study.rounds,
-        hyper=study.training, participation=study.participation.fraction, minimum_devices=study.minimum_devices,
+        hyper=study.training, participation=study.participation.fraction, devices=study.devices,
+        minimum_devices=study.minimum_devices,
         patience_s=study.participation.wait_seconds, deadline_s=study.participation.deadline,
     )  # fmt: skip
 

@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator
 
 import pytest
-
 from brokers import broker, broker_kind
 
 __all__ = ["broker", "broker_kind"]

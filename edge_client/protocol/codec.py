@@ -19,6 +19,8 @@ MAX_MESSAGE = 262_144
 """Bytes of one encoded message; chunks (64 KiB) and telemetry stay below."""
 MAX_BODY = 256 * 1024 * 1024
 """Bytes of one reassembled body."""
+MAX_ELEMENTS = 65_536
+"""Entries of any list or map; the longest is that of the chunks still missing."""
 
 M = TypeVar("M", bound=Header)
 Arrays = dict[str, np.ndarray]
@@ -43,7 +45,7 @@ def encode_arrays(arrays: Arrays) -> bytes:
     """Return named arrays as one body: {name: {dtype, shape, data}}, names sorted."""
     wire = {}
     for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
+        array = np.asarray(arrays[name], order="C")
         little = array.astype(array.dtype.newbyteorder("<"), copy=False)
         wire[name] = Array(dtype=little.dtype.str, shape=little.shape, data=little.tobytes())  # type: ignore[arg-type]
     return _encoder.encode(wire)
@@ -61,9 +63,13 @@ def decode_arrays(body: bytes, limit: int = MAX_BODY) -> Arrays:
         for length in wire.shape:  # Python integers: no overflow can make a huge shape look small
             expected *= length
         if expected != len(wire.data):
-            raise ProtocolError(f"array {name!r} of shape {wire.shape} needs {expected} bytes, has {len(wire.data)}")
+            raise ProtocolError(f"array {name[:40]!r} of shape {wire.shape} needs {expected} bytes, has {len(wire.data)}")
         native = np.frombuffer(wire.data, dtype).astype(dtype.newbyteorder("="), copy=False)
-        arrays[name] = native.reshape(wire.shape)
+        try:
+            arrays[name] = native.reshape(wire.shape)
+        except ValueError:  # of no bytes, because one length is 0, but beyond what numpy can count
+            raise ProtocolError(f"array {name[:40]!r} cannot have shape {wire.shape}") from None
+        arrays[name].flags.writeable = False
     return arrays
 
 
@@ -81,10 +87,19 @@ def _unpack(data: bytes, limit: int) -> object:
     if len(data) > limit:
         raise ProtocolError(f"message of {len(data)} bytes is over the limit of {limit}")
     try:
-        return msgpack.unpackb(data, raw=False, strict_map_key=True, use_list=True)
+        return msgpack.unpackb(data, raw=False, strict_map_key=True, object_pairs_hook=_map,
+                               max_array_len=MAX_ELEMENTS, max_map_len=MAX_ELEMENTS)  # fmt: skip
     # The unpacker reports its own errors, bad UTF-8, unhashable keys and excessive nesting by different types.
     except (msgpack.UnpackException, ValueError, TypeError, RecursionError) as error:
         raise ProtocolError(f"not msgpack: {type(error).__name__}") from None
+
+
+def _map(pairs: list[tuple[object, object]]) -> dict[object, object]:
+    """Return a map whose keys are all different: one that says a thing twice could be read in two ways."""
+    whole = dict(pairs)
+    if len(whole) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return whole
 
 
 T = TypeVar("T")

@@ -19,8 +19,9 @@ VERSION: Literal[1] = 1
 SERVER = "server"
 """The `device` field, user name and client id of the server."""
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-Instance = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}$")]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"  # "$" would let a line break follow
+Name = Annotated[str, Meta(pattern=NAME)]
+Instance = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}\Z")]
 Count = Annotated[int, Meta(ge=0, le=2**32)]
 Text = Annotated[str, Meta(max_length=300)]
 Rate = Annotated[float, Meta(ge=0.0, le=1e15)]
@@ -30,7 +31,7 @@ Digest = Annotated[bytes, Meta(min_length=8, max_length=8)]
 class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Common to all messages. `seq` grows by one with each message of a sender's process."""
 
-    v: Literal[1] = VERSION
+    v: Literal[1] = msgspec.field(default_factory=lambda: VERSION)  # a factory's value is sent despite `omit_defaults`
     run: Name
     round: Count = 0
     device: Name
@@ -96,8 +97,8 @@ class Cohort(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     below: Digest
 
 
-class RoundState(Header, frozen=True, kw_only=True):
-    """`round`, retained, under 200 bytes: what the federation does now.
+class RoundState(Header, frozen=True, kw_only=True, omit_defaults=True):
+    """`round`, retained, under 200 bytes (fields at their default do not travel): what the federation does now.
 
     "waiting" for devices; "open": the cohort trains and uploads within `deadline_s` seconds (0: none yet);
     "closed": the broadcast of this round follows in `chunks` chunks of `size` bytes in all with this digest

@@ -11,10 +11,22 @@
 | dn/<device>/welcome ...      | server | Welcome, Accept, Reject; bc/<round>/<index>: Chunk |
 """
 
+import re
 from dataclasses import dataclass
 
 from edge_client.errors import ProtocolError
-from edge_client.protocol.messages import Accept, Chunk, Header, Join, Presence, Reject, RoundState, Telemetry, Welcome
+from edge_client.protocol.messages import (
+    NAME,
+    Accept,
+    Chunk,
+    Header,
+    Join,
+    Presence,
+    Reject,
+    RoundState,
+    Telemetry,
+    Welcome,
+)
 
 ROOT = "gca/v1"
 
@@ -83,18 +95,24 @@ def parse(topic: str, run: str) -> Address:
     head, _, rest = topic.partition(f"{ROOT}/{run}/")
     match rest.split("/") if head == "" else []:
         case ["pres" | "join" | "met" as kind, device]:
-            return Address(_FROM_DEVICE[kind], device)
+            return Address(_FROM_DEVICE[kind], _name(device))
         case ["up", device, round, index]:
-            return Address(Chunk, device, _number(round), _number(index))
+            return Address(Chunk, _name(device), _number(round), _number(index))
         case ["round"]:
             return Address(RoundState)
         case ["bc", round, index]:
             return Address(Chunk, None, _number(round), _number(index))
         case ["dn", device, "bc", round, index]:
-            return Address(Chunk, device, _number(round), _number(index))
+            return Address(Chunk, _name(device), _number(round), _number(index))
         case ["dn", device, verb] if verb in _TO_DEVICE:
-            return Address(_TO_DEVICE[verb], device)
+            return Address(_TO_DEVICE[verb], _name(device))
     raise ProtocolError(f"topic {topic[:200]!r} is not one of run {run!r}")
+
+
+def _name(text: str) -> str:
+    if not re.search(NAME, text):
+        raise ProtocolError(f"{text[:80]!r} in a topic is not the name of a device")
+    return text
 
 
 def _number(text: str) -> int:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from end_to_end_tools import gca
 
 Simulate = Callable[..., dict[str, Any]]

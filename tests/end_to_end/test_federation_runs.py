@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from brokers import open_broker
+
 from sim.config import load_study
 from sim.data import load
 from sim.payload import payload_bytes

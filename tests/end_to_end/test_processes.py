@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from end_to_end_tools import descendants, gca, wait_for
 
 SLOW = ("demo", "--rounds", "50", "--link", "nbiot-nb1-peak")

@@ -1,0 +1,110 @@
+"""`gca datasets`, `gca links`, `gca hardware`: look at what a study can be made of."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+def datasets(
+    data_dir: Annotated[Path | None, typer.Option(help="folder with the datasets' files")] = None, json_: Json = False
+) -> None:
+    """List the datasets, and where their files are on this machine.
+
+    Example: gca datasets --data-dir ~/data
+    """
+    from sim.data.catalogue import describe
+
+    found = describe(data_dir)
+    if json_:
+        _print_json(map(_plain, found))
+        return
+    _table([
+        {"name": one.name, "normals": one.train_rows, "test": one.test_rows, "d_x": one.input_dim,
+         "state": one.state, "licence": one.licence, "where": ", ".join(map(str, one.where)) or one.home}
+        for one in found
+    ])  # fmt: skip
+
+
+def links(
+    name: Annotated[str | None, typer.Argument(help="one profile, with the source of each figure")] = None,
+    json_: Json = False,
+) -> None:
+    """List the link profiles, or one with the source of each figure.
+
+    Example: gca links nbiot-nb2-peak
+    """
+    from sim.links.profiles import link, profiles
+
+    chosen = [link(name)] if name else list(profiles().values())
+    if json_:
+        _print_json(map(_plain, chosen))
+    elif name:
+        _detail(chosen[0], {"up": "bit/s", "down": "bit/s", "rtt": "s", "jitter": "s", "loss": "per segment"})
+    else:
+        _table([
+            {"name": one.name, "up kbit/s": _kilo(one.up), "down kbit/s": _kilo(one.down), "RTT s": f"{one.rtt:g}",
+             "note": one.note} for one in chosen
+        ])  # fmt: skip
+
+
+def hardware(
+    name: Annotated[str | None, typer.Argument(help="one board, with the source of each figure")] = None,
+    json_: Json = False,
+) -> None:
+    """List the boards, or one with the source of each figure.
+
+    Example: gca hardware pi-zero-2-w
+    """
+    from sim import hardware as boards
+
+    chosen = [boards.hardware(name)] if name else list(boards.hardwares().values())
+    if json_:
+        _print_json(map(_plain, chosen))
+    elif name:
+        _detail(chosen[0], {"clock": "Hz", "memory": "bytes", "slowdown": "x Pi 5", "training_flops": "FLOP/s",
+                            "idle_power": "W", "active_power": "W"})  # fmt: skip
+    else:
+        _table([
+            {"name": one.name, "cores": one.cores or "-", "slowdown": one.slowdown or "-",
+             "idle W": one.idle_power or "-", "active W": one.active_power or "-", "note": one.note} for one in chosen
+        ])  # fmt: skip
+
+
+def _kilo(rate: float | None) -> str:
+    return "unshaped" if rate is None else f"{rate / 1000:g}"
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    import msgspec
+
+    tree = msgspec.to_builtins(value, builtin_types=(), enc_hook=str)
+    plain: dict[str, Any] = tree
+    return plain
+
+
+def _print_json(values: Iterable[Any]) -> None:
+    print(json.dumps(list(values)))
+
+
+def _table(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*rows[0].keys(), box=None)
+    for row in rows:
+        table.add_row(*(", ".join(map(str, v)) if isinstance(v, list) else str(v) for v in row.values()))
+    Console().print(table)
+
+
+def _detail(value: Any, units: dict[str, str]) -> None:
+    """Print every figure with its unit, how it is known, and from where."""
+    print(f"{value.name}: {value.note}")
+    for field, unit in units.items():
+        figure, origin = getattr(value, field), value.provenance.get(field)
+        known = f"  [{origin.tag}] {origin.note} {' '.join(origin.sources)}".rstrip() if origin else ""
+        print(f"  {field:<15} {'unknown' if figure is None else f'{figure:g} {unit}'}{known}")

@@ -1,0 +1,167 @@
+"""`gca server` and `gca device` as on real machines, on both brokers, with what goes wrong there."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from brokers import RunningBroker
+
+from broker_server.results import balance
+from broker_server.store import StudyStore
+from edge_client.protocol import topics
+from edge_client.protocol.codec import encode
+from edge_client.protocol.messages import SERVER, RoundState
+from edge_client.transport.base import Settings
+from edge_client.transport.mqtt import connector, endpoint
+
+TWO = ("demo", "--devices", "2", "--rounds", "3", "--set", "training.upload_fraction=0.5")
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> list[Path]:
+    """Records of three devices."""
+    paths = []
+    for number in range(3):
+        draw = np.random.default_rng(number)
+        path = tmp_path / f"records-{number}.npz"
+        test, labels = draw.normal(size=(40, 5)), np.arange(40) % 2
+        np.savez(path, samples=draw.normal(size=(60, 5)), test=test + 3 * labels[:, None], labels=labels)
+        paths.append(path)
+    return paths
+
+
+class Program:
+    """A `gca` command and what it has printed."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.lines: list[str] = []
+        self._reading = asyncio.ensure_future(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            self.lines.append(line.decode().rstrip())
+
+    async def ended(self, seconds: float = 60) -> int:
+        async with asyncio.timeout(seconds):
+            await self._reading
+            return await self.process.wait()
+
+    async def says(self, text: str, seconds: float = 30) -> None:
+        async with asyncio.timeout(seconds):
+            while not any(text in line for line in self.lines):
+                assert not self._reading.done(), self.lines
+                await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def gca(*arguments: str) -> AsyncIterator[Program]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-u", "-m", "sim.cli", *arguments, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        yield Program(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def server(broker: RunningBroker, folder: Path, *arguments: str):
+    return gca("server", *TWO, "--broker", broker.url, "--run", "shelf", "--output", str(folder), *arguments)
+
+
+def device(broker: RunningBroker, name: str, records: Path, *arguments: str):
+    return gca("device", "--broker", broker.url, "--run", "shelf", "--id", name, "--data", str(records), *arguments)
+
+
+async def test_devices_join_a_server_and_all_count_the_same(broker, tmp_path: Path, records) -> None:
+    async with server(broker, tmp_path / "study") as serving, device(broker, "pi-a", records[0]) as one:
+        await serving.says("have 1, need 2")
+        async with device(broker, "pi-b", records[1]) as other:
+            assert [await p.ended() for p in (serving, one, other)] == [0, 0, 0], (serving.lines, one.lines)
+    assert any("round 3: completed, accuracy" in line for line in one.lines)
+    with StudyStore.open(tmp_path / "study") as store:
+        kinds = {(b.direction, b.kind): (b.sent, b.received) for b in balance(store, 1)}
+    sent, received = kinds["up", "upload"]
+    assert sent == received > 0
+
+
+async def test_devices_may_come_before_the_server(broker, tmp_path: Path, records) -> None:
+    async with device(broker, "pi-a", records[0]) as one, device(broker, "pi-b", records[1]) as other:
+        await one.says("broker")
+        await asyncio.sleep(1)
+        async with server(broker, tmp_path / "study") as serving:
+            assert [await p.ended() for p in (serving, one, other)] == [0, 0, 0], serving.lines
+
+
+async def test_too_few_devices_is_a_clear_end(broker, tmp_path: Path, records) -> None:
+    async with server(broker, tmp_path / "study", "--set", "participation.wait_seconds=4") as serving:
+        async with device(broker, "pi-a", records[0]) as one:
+            await serving.says("waiting: have 1, need 2")
+            assert await serving.ended() == 1
+            assert "only 1 of 2 devices joined in 4 s" in serving.lines[-1]
+            assert await one.ended() == 0
+
+
+async def test_the_second_device_of_a_name_is_refused_and_the_first_unharmed(broker, tmp_path: Path, records) -> None:
+    async with server(broker, tmp_path / "study") as serving, device(broker, "pi-a", records[0]) as first:
+        await serving.says("have 1, need 2")
+        async with device(broker, "pi-a", records[2]) as second:
+            assert await second.ended(15) == 2
+            assert second.lines[-1].startswith("error: ") and "pi-a" in second.lines[-1]
+        async with device(broker, "pi-b", records[1]) as other:
+            assert [await p.ended() for p in (serving, first, other)] == [0, 0, 0], (serving.lines, first.lines)
+    assert not any("lost" in line for line in first.lines)
+
+
+async def test_retained_leftovers_of_an_older_run_change_nothing(broker, tmp_path: Path, records) -> None:
+    old = RoundState(run="shelf.00000000", round=99, device=SERVER, seq=10**6, state="ended", reason="long ago")
+    async with connector(endpoint(broker.url))(Settings("leftover")) as transport:
+        await transport.publish(topics.round_state("shelf"), encode(old), retain=True)
+        await transport.publish(topics.broadcast("shelf", 1, 0), b"rubbish", retain=True)
+    async with server(broker, tmp_path / "study") as serving:
+        async with device(broker, "pi-a", records[0]) as one, device(broker, "pi-b", records[1]) as other:
+            assert [await p.ended() for p in (serving, one, other)] == [0, 0, 0], (serving.lines, one.lines)
+    assert any("round 3: completed" in line for line in one.lines)
+
+
+async def test_a_device_of_another_width_is_told_so(broker, tmp_path: Path, records) -> None:
+    odd = tmp_path / "odd.npz"
+    np.savez(odd, samples=np.zeros((60, 7)))
+    async with server(broker, tmp_path / "study") as serving, device(broker, "pi-a", records[0]) as one:
+        await serving.says("have 1, need 2")
+        async with device(broker, "pi-odd", odd) as refused:
+            assert await refused.ended(15) == 2
+            assert "7 features" in refused.lines[-1] and "5" in refused.lines[-1]
+        async with device(broker, "pi-b", records[1]) as other:
+            assert [await p.ended() for p in (serving, one, other)] == [0, 0, 0]
+
+
+async def test_a_broker_restart_in_the_middle_of_a_run(broker, tmp_path: Path, records) -> None:
+    """Everybody reconnects, the run completes, no upload counts twice, and the models are those of a quiet run."""
+    models = []
+    for name in ("quiet", "restarted"):
+        folder, model = tmp_path / name, tmp_path / f"{name}.npz"
+        more = ("--rounds", "40", "--set", "training.recon_epochs=20")
+        async with server(broker, folder, *more) as serving:
+            one = device(broker, "pi-a", records[0], "--model", str(model))
+            async with one as first, device(broker, "pi-b", records[1]) as other:
+                await serving.says("round  5 of 40")
+                if name == "restarted":
+                    await broker.restart()
+                codes = [await p.ended(120) for p in (serving, first, other)]
+                assert codes == [0, 0, 0], (serving.lines[-5:], first.lines[-5:])
+        with StudyStore.open(folder) as store:
+            accepted = store.rows("SELECT count(*) FROM participants WHERE fate = 'accepted'")
+            payload = store.rows("SELECT sum(payload_bytes) FROM transfers WHERE side='server' AND kind='upload'")
+        assert accepted == [(80,)]
+        assert payload == [(2 * 40 * 30 * 4 * 4,)]  # devices, rounds, codes, latent width, FP32
+        models.append(np.load(model)["parameters"])
+    np.testing.assert_array_equal(models[0], models[1])
