@@ -311,7 +311,7 @@ class Coordinator:
         if collection is None:
             return self._herald.state("waiting", 0, audience)
         deadline = self._deadline()
-        allowed = 0.0 if deadline is None else deadline - collection.opened_s
+        allowed = None if deadline is None else deadline - collection.opened_s
         return self._herald.state("open", collection.round, audience, cohort=collection.cohort, deadline_s=allowed)
 
     def _record(self, collection: Collection, diagnostics: Mapping[str, Any], now: float) -> RoundRecord:

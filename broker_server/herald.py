@@ -39,7 +39,7 @@ class Herald:
         return self._broadcast[0].round if self._broadcast else 0
 
     def state(self, state: Literal["waiting", "open", "ended"], round: int, audience: Iterable[str], *,
-              cohort: Cohort | None = None, deadline_s: float = 0.0, reason: str = "") -> Publish:  # fmt: skip
+              cohort: Cohort | None = None, deadline_s: float | None = None, reason: str = "") -> Publish:  # fmt: skip
         """Announce, retained, where the run stands."""
         message = RoundState(run=self._plan.name, round=round, device=SERVER, seq=next(self._seq), state=state,
                              cohort=cohort, deadline_s=deadline_s, reason=reason[:60])  # fmt: skip

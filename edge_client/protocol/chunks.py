@@ -24,7 +24,7 @@ def split(body: bytes, size: int, *, run: str, round: int, device: str, seq: Cal
 class Reassembly:
     """Collects the chunks of one body.
 
-    The first chunk fixes their number, the size and the digest; a chunk that disagrees is refused, one already
+    The first chunk taken fixes their number, the size and the digest; a chunk that disagrees is refused, one already
     held is a duplicate. Memory is bounded by `limit`, which the receiver knows from what it expects.
     """
 
@@ -36,11 +36,9 @@ class Reassembly:
 
     def add(self, chunk: Chunk) -> bool:
         """Take a chunk; return False for a duplicate. Raises `ProtocolError` when it cannot belong."""
-        if self.head is None:
-            if chunk.size > self.limit or chunk.chunks > chunk.size:
-                raise ProtocolError(f"announces {chunk.size} bytes in {chunk.chunks} chunks, at most {self.limit} fit")
-            self.head = chunk
-        first = self.head
+        if chunk.size > self.limit or chunk.chunks > chunk.size:
+            raise ProtocolError(f"announces {chunk.size} bytes in {chunk.chunks} chunks, at most {self.limit} fit")
+        first = self.head or chunk
         if (chunk.chunks, chunk.size, chunk.digest) != (first.chunks, first.size, first.digest):
             raise ProtocolError(f"chunk {chunk.index} belongs to another body than the first chunk seen")
         if chunk.index >= chunk.chunks:
@@ -49,6 +47,7 @@ class Reassembly:
             return False
         if self._held + len(chunk.data) > chunk.size:
             raise ProtocolError(f"chunks hold more than the announced {chunk.size} bytes")
+        self.head = first  # only now: a chunk that is refused must not speak for the others
         self._held += len(chunk.data)
         self._parts[chunk.index] = chunk.data
         return True

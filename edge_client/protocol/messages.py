@@ -100,14 +100,14 @@ class Cohort(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RoundState(Header, frozen=True, kw_only=True, omit_defaults=True):
     """`round`, retained, under 200 bytes (fields at their default do not travel): what the federation does now.
 
-    "waiting" for devices; "open": the cohort trains and uploads within `deadline_s` seconds (0: none yet);
+    "waiting" for devices; "open": the cohort trains and uploads within `deadline_s` seconds (None: no limit yet);
     "closed": the broadcast of this round follows in `chunks` chunks of `size` bytes in all with this digest
     (0: this round has none); "ended": the run is over, `reason` says how.
     """
 
     state: Literal["waiting", "open", "closed", "ended"]
     cohort: Cohort | None = None
-    deadline_s: float = 0.0
+    deadline_s: Annotated[float, Meta(ge=0.0)] | None = None
     chunks: Count = 0
     size: Count = 0
     digest: Digest = b"\0" * 8

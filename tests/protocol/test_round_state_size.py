@@ -1,0 +1,50 @@
+"""The retained round state: under 200 bytes in whatever state, for the longest names that a run can have."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from broker_server.herald import Herald
+from broker_server.ledger import Ledger
+from broker_server.plan import RunPlan
+from edge_client.protocol.codec import decode
+from edge_client.protocol.messages import Cohort, RoundState
+from sim.studies import run_name
+
+EMULATED = run_name(Path("m" * 200))
+LONGEST = "m" * 55  # with the incarnation 64, the longest legal name
+
+
+def herald(run: str) -> Herald:
+    """A server late in its life: its messages carry numbers of the longest kind."""
+    made = Herald(RunPlan(run, "5f0c21aa", "gca", 100, rounds=2**32), Ledger())
+    made._seq = iter(range(2**32 - 5, 2**32))  # type: ignore[assignment]
+    return made
+
+
+def test_the_longest_emulated_name_has_48_characters() -> None:
+    assert len(EMULATED) == 48
+
+
+@pytest.mark.parametrize("run", [EMULATED, LONGEST], ids=["emulated", "longest"])
+def test_every_state_stays_under_200_bytes(run: str) -> None:
+    one, last = herald(run), 2**32 - 1
+    arrays = {"centroids": np.ones((80, 16), np.float32)}
+    said = [
+        one.state("waiting", 0, ()),
+        one.state("open", last, (), cohort=Cohort(b"\xff" * 8), deadline_s=86_399.9),
+        one.close(last, (), (), arrays)[0],
+        one.state("ended", last, (), reason="ü€𝄞" * 100),
+    ]
+    for message in said:
+        assert len(message.payload) < 200
+        assert decode(message.payload, RoundState).run == f"{run}.5f0c21aa"
+    assert [decode(m.payload, RoundState).state for m in said] == ["waiting", "open", "closed", "ended"]
+    assert decode(said[2].payload, RoundState).size > 80 * 16 * 4
+
+
+def test_fields_at_their_default_do_not_travel() -> None:
+    waiting = herald("m").state("waiting", 0, ()).payload
+    for name in (b"cohort", b"deadline_s", b"chunks", b"digest", b"reason"):
+        assert name not in waiting
