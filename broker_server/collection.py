@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from edge_client.protocol.chunks import Reassembly
-from edge_client.protocol.codec import Arrays, decode_arrays
+from edge_client.protocol.codec import MAX_BODY, Arrays, decode_arrays
 from edge_client.protocol.messages import Chunk, Cohort, Standing
 
 ENVELOPE = 4096
@@ -40,8 +40,9 @@ class Collection:
     def add(self, device: str, chunk: Chunk, limit: int) -> bool:
         """Take a chunk; return False for a duplicate. Raises `ProtocolError` when it cannot be part of an upload of
         at most `limit` tensor bytes."""
-        parts = self.parts.setdefault(device, Reassembly(limit + ENVELOPE))
-        return device not in self.accepted and parts.add(chunk)
+        if device in self.accepted:
+            return False
+        return self.parts.setdefault(device, Reassembly(min(limit + ENVELOPE, MAX_BODY))).add(chunk)
 
     def upload(self, device: str) -> Arrays | None:
         """Return a device's upload once all its chunks are here; raises `ProtocolError` if they do not make one."""

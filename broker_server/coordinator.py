@@ -52,17 +52,17 @@ class Coordinator:
     def announce(self, now: float) -> list[Action]:
         """Say (again) where the run stands: on every new connection of the server."""
         self.members.forget_presence()
-        return [self._state()]
+        return [self._state(), *self.tick(now)]
 
     def take(self, topic: str, payload: bytes, now: float) -> list[Action]:
         """Use one message. Whatever is wrong with it is counted and told to its device, and harms nobody else."""
-        if not payload:  # a retained message being cleared
-            return []
         try:
             address = topics.parse(topic, self.plan.run)
             device = address.device or SERVER
         except ProtocolError:
             return self._ignore("foreign")
+        if not payload and address.kind is Presence:  # a retained message being cleared
+            return []
         try:
             message = decode(payload, address.kind)
             if message.device != device:
@@ -101,11 +101,13 @@ class Coordinator:
             return None
         if self.collection is None:
             return min(self._note_due_s, self.plan.patience_s)
-        limits = [self._deadline(), self._deserted_s and self._deserted_s + self.plan.patience_s]
+        limits = [self._deadline(), None if self._deserted_s is None else self._deserted_s + self.plan.patience_s]
         return min((limit for limit in limits if limit is not None), default=None)
 
     def aggregated(self, result: Aggregated, now: float) -> list[Action]:
-        """Publish what aggregation gave and go on to the next round."""
+        """Publish what aggregation gave and go on to the next round, unless the run has ended meanwhile."""
+        if self.outcome is not None:
+            return []
         collection = self.collection
         assert collection is not None and self._closed_s is not None
         listeners = tuple(d for d in collection.instances if d in self.members.joined)
@@ -123,8 +125,9 @@ class Coordinator:
 
     @property
     def all_gone(self) -> bool:
-        """Whether no device that joined is still connected."""
-        return not self.members.present
+        """Whether no device that joined is still connected, or cut off while the last broadcast is owed to it."""
+        owed = self.collection.accepted if self.collection is not None else {}
+        return not self.members.present and not any(device in self.members.joined for device in owed)
 
     def closing(self) -> tuple[list[Action], Closing]:
         """Leave nothing behind: clear the retained presences, and return what the ledgers still hold."""
@@ -156,8 +159,11 @@ class Coordinator:
                 f"a device named {join.device} joined {now - holder.joined_s:.0f} s ago and is online; "
                 "give this one another id, or stop the other one"
             )
-            return [self._herald.reject(join.device, join.round, "duplicate", detail, join.instance), Note(detail)]
-        width = next((m.input_dim for m in self.members.joined.values()), join.input_dim)
+            # The second has retained its presence in place of the first's: put that right.
+            return [self._herald.reject(join.device, join.round, "duplicate", detail, join.instance),
+                    self._herald.vouch(holder.device, holder.instance), Note(detail)]  # fmt: skip
+        others = (m.input_dim for m in self.members.joined.values() if m.device != join.device)
+        width = next(others, join.input_dim)
         if join.input_dim != width:
             detail = f"its records have {join.input_dim} features, those of this run {width}: preprocess them alike"
             return [self._herald.reject(join.device, join.round, "unfit", detail, join.instance), Note(detail)]
@@ -166,10 +172,18 @@ class Coordinator:
             if asked is not None and asked != join.instance:
                 self._gone(join.device)  # it restarted and does not know of the round
         standing = self._standing(join)
-        answer: list[Action] = [self._herald.welcome(join, self._round, standing)]
+        answer: list[Action] = [self._herald.welcome(join, self._last_round_of(join), standing)]
         if standing.state == "follows":
             answer += self._herald.catch_up(join.device)
         return answer + self.tick(now)
+
+    def _last_round_of(self, join: Join) -> int:
+        """The last round that a device need not think of: the open one counts only if its process was not asked. (One
+        that was may hear of it before it is welcome, as the first welcome may have been lost.)"""
+        asked = self._collecting and self.collection is not None and (
+            self.collection.instances.get(join.device) == join.instance
+        )  # fmt: skip
+        return self._round - 1 if asked else self._round
 
     def _gone(self, device: str) -> None:
         """Wait no longer for a device's upload."""
@@ -182,13 +196,13 @@ class Coordinator:
         current = asked is not None and asked is self.collection
         match join.awaits:
             case "acceptance" if asked is not None:
-                return asked.standing(join.device, closed=not current or self._closed_s is not None)
+                return asked.standing(join.device, closed=not current or not self._collecting)
             case "acceptance":
                 return Standing(join.round, "closed")
             case "broadcast" if self._herald.broadcast_round == join.round:
                 return Standing(join.round, "follows")
             case "broadcast":
-                return Standing(join.round, "pending" if current else "gone")
+                return Standing(join.round, "pending" if current and self.outcome is None else "gone")
         return Standing(join.round, "nothing")
 
     def _wait(self, now: float) -> list[Action]:
@@ -215,13 +229,13 @@ class Coordinator:
         self._previous = self.collection
         self.collection = Collection(round, cohort, {d: joined[d].instance for d in chosen}, now)
         self._closed_s = self._deserted_s = None
-        return [Opened(round, len(chosen)), self._state()]
+        return [Opened(round, len(chosen)), self._state(), *self._progress(now)]
 
     def _chunk(self, device: str, chunk: Chunk, size: int, now: float) -> list[Action]:
         collection, member = self.collection, self.members.joined.get(device)
         if collection is None or member is None or chunk.round > collection.round:
             return self._ignore("foreign")
-        if chunk.round < collection.round or self._closed_s is not None or device not in collection.instances:
+        if chunk.round < collection.round or not self._collecting or device not in collection.instances:
             return self._late(device, chunk, size)
         self.ledger.received(device, "upload", size)
         if device in collection.rejected:
@@ -248,13 +262,14 @@ class Coordinator:
     def _late(self, device: str, chunk: Chunk, size: int) -> list[Action]:
         """Count a late upload with its bytes; tell the device once."""
         self.ledger.received(device, "upload", size)
+        collection = self.collection
+        current = collection is not None and chunk.round == collection.round
+        if collection is not None and current and device in collection.accepted:
+            return [*self._ignore("duplicate"), *self._accept_again(device)]
         self.counts["late"] += 1
         self.counts["late_bytes"] += size
-        collection = self.collection
-        if collection is None or chunk.round != collection.round or device in collection.late:
+        if collection is None or not current or device in collection.late or device in collection.rejected:
             return []
-        if device in collection.accepted:
-            return self._accept_again(device)
         collection.late.add(device)
         return [self._herald.reject(device, chunk.round, "late", "the round closed before the upload was complete")]
 
@@ -270,11 +285,14 @@ class Coordinator:
     def _progress(self, now: float) -> list[Action]:
         """Close the round when nobody is outstanding, or when waiting any longer is pointless."""
         collection = self.collection
-        if collection is None or self._closed_s is not None or self.outcome is not None:
+        if collection is None or not self._collecting:
             return []
         outstanding = collection.outstanding
         deserted = bool(outstanding) and not any(self.members.online(device) for device in outstanding)
-        self._deserted_s = (self._deserted_s or now) if deserted else None
+        if not deserted:
+            self._deserted_s = None
+        elif self._deserted_s is None:
+            self._deserted_s = now
         due = self.due(now)
         if outstanding and (due is None or now < due):
             return []
@@ -303,6 +321,11 @@ class Coordinator:
     @property
     def _round(self) -> int:
         return self.collection.round if self.collection else 0
+
+    @property
+    def _collecting(self) -> bool:
+        """Whether a round is open for uploads."""
+        return self.collection is not None and self._closed_s is None and self.outcome is None
 
     def _state(self) -> Action:
         audience, collection = tuple(self.members.joined), self.collection

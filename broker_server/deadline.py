@@ -37,4 +37,5 @@ def allowance(plan: RunPlan, paces: Mapping[str, Pace], participants: Iterable[s
     def expected(pace: Pace) -> float:
         return pace.elapsed_s if pace.elapsed_s is not None else per_sample * pace.samples + pace.transfer_s
 
-    return plan.grace * max(expected(paces[device]) for device in participants) + plan.patience_s
+    slowest = max((expected(paces[device]) for device in participants), default=0.0)
+    return plan.grace * slowest + plan.patience_s

@@ -17,6 +17,7 @@ from edge_client.protocol.messages import (
     Cohort,
     Header,
     Join,
+    Presence,
     Reject,
     RoundState,
     Standing,
@@ -41,8 +42,9 @@ class Herald:
     def state(self, state: Literal["waiting", "open", "ended"], round: int, audience: Iterable[str], *,
               cohort: Cohort | None = None, deadline_s: float | None = None, reason: str = "") -> Publish:  # fmt: skip
         """Announce, retained, where the run stands."""
+        reason = reason.encode()[:60].decode(errors="ignore")  # 60 bytes, so that the whole stays under 200
         message = RoundState(run=self._plan.name, round=round, device=SERVER, seq=next(self._seq), state=state,
-                             cohort=cohort, deadline_s=deadline_s, reason=reason[:60])  # fmt: skip
+                             cohort=cohort, deadline_s=deadline_s, reason=reason)  # fmt: skip
         return self._announce(message, audience)
 
     def close(self, round: int, audience: tuple[str, ...], listeners: tuple[str, ...], arrays: Arrays) -> list[Publish]:
@@ -80,6 +82,11 @@ class Herald:
         message = Reject(run=self._plan.name, round=round, device=SERVER, seq=next(self._seq), reason=reason,
                          detail=detail[:300], instance=instance)  # fmt: skip
         return self._tell(device, "reject", message)
+
+    def vouch(self, device: str, instance: str) -> Publish:
+        """Say, retained and in its name, that this process of a device is online."""
+        message = Presence(run=self._plan.name, device=device, seq=next(self._seq), state="online", instance=instance)
+        return Publish(topics.presence(self._plan.run, device), encode(message), retain=True)
 
     def _announce(self, message: RoundState, audience: Iterable[str]) -> Publish:
         data = encode(message)

@@ -29,6 +29,7 @@ class Members:
 
     def see(self, presence: Presence) -> None:
         """Take in that a process came or went. A last will names its own instance, so an old one harms nobody."""
+        self.known.add(presence.device)
         instances = self._online.setdefault(presence.device, set())
         if presence.state == "online":
             instances.add(presence.instance)
@@ -47,7 +48,6 @@ class Members:
 
     def admit(self, join: Join, now: float) -> bool:
         """Write the device down; return True if this process was not known before."""
-        self.known.add(join.device)
         known = self.joined.get(join.device)
         if known is not None and known.instance == join.instance:
             return False

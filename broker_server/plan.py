@@ -3,8 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec import ValidationError, convert
+
+from edge_client.errors import ConfigError
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.protocol.chunks import MAX_CHUNK
+from edge_client.protocol.messages import Name
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,15 @@ class RunPlan:
     deadline_s: float | Literal["auto"] = "auto"
     grace: float = 3.0
     chunk_size: int = MAX_CHUNK
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError` for a run that messages could not name."""
+        try:
+            convert(self.name, Name)
+        except ValidationError:
+            raise ConfigError(
+                f"run name {self.run!r}: use 1 to 55 letters, digits, '.', '_' or '-', the first a letter or digit"
+            ) from None
 
     @property
     def name(self) -> str:

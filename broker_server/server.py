@@ -7,6 +7,7 @@ event loop. Messages are acknowledged only after they were used, so the broker's
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Protocol
 
 from broker_server.actions import Accepted, Action, Aggregate, Finish, Note, Observe, Opened, Publish, Record
@@ -15,11 +16,11 @@ from broker_server.methods.base import Aggregate as Aggregated
 from broker_server.methods.base import ServerMethod
 from broker_server.plan import RunPlan
 from broker_server.records import Closing, Outcome, RoundRecord
-from edge_client.clock import Clock
+from edge_client.clock import Clock, within
 from edge_client.errors import ConnectionLost, GcaError
 from edge_client.protocol import topics
 from edge_client.protocol.codec import Arrays
-from edge_client.protocol.messages import SERVER, Telemetry
+from edge_client.protocol.messages import FAREWELL_S, SERVER, Telemetry
 from edge_client.seeds import stream
 from edge_client.transport.backoff import delay
 from edge_client.transport.base import Connect, Settings, Transport
@@ -27,8 +28,6 @@ from edge_client.transport.base import Connect, Settings, Transport
 WINDOW = 20
 """Published messages awaiting acknowledgement at once, the usual window of a broker."""
 SHORTEST_TICK_S = 0.001
-FAREWELL_S = 10.0
-"""How long devices may take to say goodbye, and the broker to take the last messages."""
 
 
 class Sink(Protocol):
@@ -60,7 +59,8 @@ class Server:
         self._connect, self._clock, self._sink, self._offload = connect, clock, sink, offload
         self._began = clock.now()
         self.listening = asyncio.Event()
-        """Set once the server hears its devices; what they say before is lost, and asked for again."""
+        """Set once the server hears its devices and its first state is on the broker. What devices say before that is
+        lost, and asked for again when they hear the state."""
         self._outbox: asyncio.Queue[Publish] = asyncio.Queue()
         self._stirred = asyncio.Event()
         self._finished: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -78,9 +78,13 @@ class Server:
             try:
                 return await self._finished
             finally:
-                await self._say_goodbye()
+                self.abort("the server was stopped")  # nothing, if the run has ended
+                if not workers[0].done():  # else there is no connection to say goodbye on
+                    await self._say_goodbye()
                 for worker in workers:
                     worker.cancel()
+                if self._aggregation is not None:
+                    self._aggregation.cancel()
 
     def abort(self, reason: str) -> None:
         """End the run from outside: devices are told why."""
@@ -97,8 +101,10 @@ class Server:
                     failures = 0
                     await transport.subscribe(*topics.server_filters(self.plan.run))
                     self._carry_out(self.coordinator.announce(self.now))
-                    self.listening.set()
                     async with self._sending(transport):
+                        if not self.listening.is_set():
+                            await self._outbox.join()
+                            self.listening.set()
                         async for message in transport.messages():
                             self._carry_out(self.coordinator.take(message.topic, message.payload, self.now))
                             transport.acknowledge(message)
@@ -110,21 +116,22 @@ class Server:
 
     @asynccontextmanager
     async def _sending(self, transport: Transport) -> AsyncIterator[None]:
-        """Publish the outbox in order, up to `WINDOW` messages ahead of their acknowledgements."""
+        """Publish the outbox in order, up to `WINDOW` messages ahead of their acknowledgements. What was not
+        acknowledged on this connection goes again on the next: devices take a repetition for one."""
         window = asyncio.Semaphore(WINDOW)
 
-        async def send(message: Publish) -> None:
-            try:
-                await transport.publish(message.topic, message.payload, retain=message.retain)
-            finally:
-                window.release()
-                self._outbox.task_done()
+        def sent(message: Publish, task: asyncio.Task[None]) -> None:
+            if task.cancelled() or task.exception() is not None:
+                self._outbox.put_nowait(message)
+            self._outbox.task_done()
+            window.release()
 
         async def pump() -> None:
             while True:
                 await window.acquire()
                 message = await self._outbox.get()
-                sending.create_task(send(message))
+                publishing = transport.publish(message.topic, message.payload, retain=message.retain)
+                sending.create_task(publishing).add_done_callback(partial(sent, message))
 
         async with asyncio.TaskGroup() as sending:
             pumping = sending.create_task(pump())
@@ -135,20 +142,18 @@ class Server:
 
     async def _say_goodbye(self) -> None:
         """Let the terminal state reach the devices and their goodbyes reach us, then leave nothing on the broker."""
-        try:
-            async with asyncio.timeout(FAREWELL_S):
-                while not self.coordinator.all_gone:
-                    self._stirred.clear()
-                    await self._stirred.wait()
-        except TimeoutError:
-            self._sink.note(f"still connected after the end of the run: {', '.join(self.coordinator.members.present)}")
+        if not await within(self._clock, FAREWELL_S, self._all_gone()):
+            self._sink.note(f"no goodbye came from: {', '.join(sorted(self.coordinator.members.joined))}")
         actions, closing = self.coordinator.closing()
         self._carry_out(actions)
         self._sink.closing(closing)
-        try:
-            await asyncio.wait_for(self._outbox.join(), FAREWELL_S)
-        except TimeoutError:
+        if not await within(self._clock, FAREWELL_S, self._outbox.join()):
             self._sink.note("the broker did not take the last messages; devices may wait in vain")
+
+    async def _all_gone(self) -> None:
+        while not self.coordinator.all_gone:
+            self._stirred.clear()
+            await self._stirred.wait()
 
     # ---- the coordinator's wishes -------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from typing import Protocol
 
 
@@ -25,3 +26,16 @@ class RealClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+async def within(clock: Clock, seconds: float, call: Awaitable[object]) -> bool:
+    """Await a call, but no longer than this; return whether it came to its end. Its errors are raised."""
+    work, limit = asyncio.ensure_future(call), asyncio.ensure_future(clock.sleep(seconds))
+    try:
+        await asyncio.wait((work, limit), return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            work.result()
+        return work.done()
+    finally:
+        work.cancel()
+        limit.cancel()

@@ -50,14 +50,15 @@ async def live(device: Device) -> ModelState:
     """
     session = device.session
     async with _connected(session):
-        work = _Work(device, await session.welcome())
+        welcome = await session.welcome()
         try:
+            work = _Work(device, welcome)
             state = await work.do("initialisation", work.method.initial, work.context(_Round(0)))
             last = work.welcome.round
             while (opening := await session.next_round(last)).state != "ended":
                 last, notes = opening.round, _Round(opening.round)
                 taking_part = takes_part(opening.cohort or EVERYONE, work.welcome.seed, last, session.who.device)
-                await session.listen(taking_part)
+                await session.enter(last, taking_part)
                 if taking_part:
                     state = await _take_part(work, state, notes)
                 else:
@@ -65,6 +66,9 @@ async def live(device: Device) -> ModelState:
                 await device.report(work.telemetry(notes, state))
         except GcaError as error:
             await session.leave("failed", str(error))
+            raise
+        except asyncio.CancelledError:  # by a person: a connection closed in order leaves no last will behind
+            await session.leave("left", "stopped")
             raise
         await session.leave("left")
         await device.report(work.telemetry(_Round(last, outcome="idle", detail=opening.reason), state))

@@ -17,8 +17,8 @@ from edge_client.protocol.tally import TallySheet
 class Mailbox:
     """The server's last word on everything the device asks about.
 
-    `welcome` and `round` are the newest of their kind; `verdicts[r]` is the fate of the upload of round r;
-    `ignored` counts what was dropped, by reason.
+    `welcome` and `round` are the newest of their kind; `verdicts[r]` is the fate of the upload of round r, which is
+    final; `ignored` counts what was dropped, by reason.
     """
 
     def __init__(self, run: str, device: str, instance: str, tally: TallySheet) -> None:
@@ -32,7 +32,7 @@ class Mailbox:
         self._wanted = 0
         self._body: Reassembly | None = None
         self._seen = -1
-        self._early: RoundState | None = None
+        self._early: tuple[RoundState, bytes] | None = None  # came before the welcome that tells whose it is
 
     def expect_broadcast(self, round: int) -> None:
         """Collect the broadcast of this round from now on and forget an earlier one."""
@@ -54,14 +54,16 @@ class Mailbox:
         except ProtocolError:
             self._ignore("malformed", payload)
             return None
-        if self.welcome is None and isinstance(message, RoundState):
-            self._early = message  # whether it is of our server's, the welcome will tell
-        elif not self._is_ours(message):
-            self._ignore("foreign", payload)
+        if isinstance(message, RoundState) and self.welcome is None:
+            self._drop_early("stale")
+            self._early = message, payload
             return None
-        if (flaw := self._use(message)) is not None:
+        flaw = self._use(message) if self._is_ours(message) else "foreign"
+        if flaw is not None:
             self._ignore(flaw, payload)
             return None
+        if isinstance(message, Welcome):
+            self._use_early(message)
         if isinstance(message, Chunk):
             self.tally.count("down", "broadcast", len(payload), self._payload_if_complete())
         else:
@@ -85,17 +87,17 @@ class Mailbox:
                         f"device {self.device}: another server has taken over run {self.run!r}; "
                         "a run needs one server: give the second one another --run"
                     )
+                if self.welcome is not None and message.seq <= self.welcome.seq:
+                    return "stale"
                 self.welcome = message
             case RoundState():
                 if message.seq <= self._seen:
                     return "stale"
                 self._seen, self.round = message.seq, message
-            case Accept():
-                self.verdicts[message.round] = message
             case Reject() if message.reason in ("duplicate", "unfit"):
                 self.refusal = message
-            case Reject():
-                self.verdicts[message.round] = message
+            case Accept() | Reject():
+                self.verdicts.setdefault(message.round, message)
             case Chunk():
                 return self._collect(message)
         return None
@@ -114,6 +116,24 @@ class Mailbox:
         except ProtocolError:
             return 0
         return payload_bytes(arrays) if arrays is not None else 0
+
+    def _use_early(self, welcome: Welcome) -> None:
+        """Take in the round state that came before the welcome, if it opens a round for this device or ends the run."""
+        if self._early is None:
+            return
+        state, payload = self._early
+        if state.run != welcome.run:
+            self._drop_early("foreign")
+        elif state.round <= welcome.round and state.state != "ended":
+            self._drop_early("stale")
+        else:
+            self._early, self.round, self._seen = None, state, state.seq
+            self.tally.count("down", "control", len(payload))
+
+    def _drop_early(self, reason: str) -> None:
+        if self._early is not None:
+            self._ignore(reason, self._early[1])
+            self._early = None
 
     def _ignore(self, reason: str, payload: bytes) -> None:
         self.ignored[reason] += 1

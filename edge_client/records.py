@@ -1,6 +1,7 @@
 """A device's own records, and the file that brings them."""
 
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,9 +34,11 @@ def load_records(path: Path, test_path: Path | None = None) -> Records:
     if "samples" not in arrays:
         raise ConfigError(f"{path}: holds no array named 'samples'; save one of shape (records, features)")
     samples = _matrix(path, "samples", arrays["samples"])
-    if "test" not in held_out or "labels" not in held_out:
-        return Records(samples)
     where = test_path or path
+    if absent := {"test", "labels"} - held_out.keys():
+        if test_path is None and len(absent) == 2:
+            return Records(samples)
+        raise ConfigError(f"{where}: holds no array named {sorted(absent)[0]!r}; evaluation needs 'test' and 'labels'")
     test, labels = _matrix(where, "test", held_out["test"]), held_out["labels"]
     if labels.shape != (len(test),) or not np.isin(labels, (0, 1)).all():
         raise ConfigError(f"{where}: 'labels' must hold {len(test)} values 0 (normal) or 1 (anomaly)")
@@ -48,11 +51,13 @@ def _read(path: Path) -> dict[str, NDArray[np.generic]]:
     try:
         if path.stat().st_size > MAX_FILE:
             raise ConfigError(f"{path}: over {MAX_FILE} bytes; give this device fewer records")
+        with zipfile.ZipFile(path):  # a plain .npy would load as well, but as something else
+            pass
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except OSError as error:
         raise EnvironmentFault(f"{path}: {error.strerror or error}; check the path") from None
-    except (ValueError, zipfile.BadZipFile, AttributeError) as error:
+    except (ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise ConfigError(f"{path}: not an .npz file of plain arrays ({type(error).__name__})") from None
 
 
@@ -61,7 +66,8 @@ def _matrix(path: Path, name: str, array: NDArray[np.generic]) -> Floats:
         raise ConfigError(
             f"{path}: {name!r} must be numbers of shape (records, features), is {array.dtype}{array.shape}"
         )
-    matrix = np.ascontiguousarray(array, dtype=np.float32)
+    with np.errstate(over="ignore"):  # told below
+        matrix = np.ascontiguousarray(array, dtype=np.float32)
     if not np.isfinite(matrix).all():
         row, column = np.argwhere(~np.isfinite(matrix))[0]
         raise ConfigError(f"{path}: {name!r} holds NaN or infinity (row {row}, feature {column}); clean it first")

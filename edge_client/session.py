@@ -14,19 +14,31 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from edge_client.clock import Clock
+from edge_client.clock import Clock, within
 from edge_client.errors import ConfigError, ConnectionLost, ProtocolError
 from edge_client.mailbox import Mailbox
 from edge_client.protocol import topics
 from edge_client.protocol.chunks import MAX_CHUNK, split
 from edge_client.protocol.codec import Arrays, encode, encode_arrays, payload_bytes
-from edge_client.protocol.messages import Chunk, Header, Join, Presence, Reject, RoundState, Telemetry, Welcome
+from edge_client.protocol.messages import (
+    FAREWELL_S,
+    Chunk,
+    Header,
+    Join,
+    Presence,
+    Reject,
+    RoundState,
+    Telemetry,
+    Welcome,
+)
 from edge_client.protocol.tally import Kind, TallySheet
 from edge_client.transport.backoff import delay
 from edge_client.transport.base import Connect, Settings, Transport, Will
 
 WINDOW = 2
 """Chunks under way at once: one on the link while the acknowledgement of the other travels."""
+GOODBYE_S = 5.0
+"""How long a device that leaves waits for its goodbye to go out."""
 
 T = TypeVar("T")
 
@@ -67,6 +79,7 @@ class Session:
         self._seq = count()
         self._transport: Transport | None = None
         self._welcome_on: Transport | None = None  # the connection on which the server last answered
+        self._kept = True
         self._listening = False
         self._awaits: Literal["nothing", "acceptance", "broadcast"] = "nothing"
         self._round = 0
@@ -82,19 +95,23 @@ class Session:
         """Return the first state that opens a round beyond `after`, or that ends the run."""
         return await self._until(lambda: self._opening(after))
 
-    async def listen(self, wanted: bool) -> None:
-        """Subscribe to broadcasts, or no longer: who is not in the cohort need not pay for them."""
-        if wanted == self._listening:
+    async def enter(self, round: int, taking_part: bool) -> None:
+        """Begin a round: subscribe to broadcasts, or no longer, as who is not in the cohort need not pay for them.
+
+        The round's broadcast is collected from here on: it may come while a slow device still trains.
+        """
+        if taking_part:
+            self.mail.expect_broadcast(round)
+        if taking_part == self._listening:
             return
-        self._listening = wanted
+        self._listening = taking_part
         if self._transport is not None:
             pattern = topics.broadcast_filter(self.who.run)
-            await self._try(self._transport.subscribe(pattern) if wanted else self._transport.unsubscribe(pattern))
+            await self._try(self._transport.subscribe(pattern) if taking_part else self._transport.unsubscribe(pattern))
 
     async def upload(self, round: int, arrays: Arrays) -> Fate:
         """Bring a round's upload to the server and return what the server made of it."""
         self._round, self._awaits = round, "acceptance"
-        self.mail.expect_broadcast(round)
         who, body = self.who, encode_arrays(arrays)
         chunks = list(split(body, who.chunk_size, run=self._run(), round=round, device=who.device,
                             seq=self.next_seq))  # fmt: skip
@@ -116,7 +133,9 @@ class Session:
         self._round, self._awaits = round, "broadcast"
         if self._passed_by(round) and (transport := self._ready()) is not None:
             await self._try(self._ask(transport))
-        await self._until(lambda: self.mail.broadcast_complete or self._broadcast_is_gone(round))
+        await self._until(lambda: self._broadcast_is_decided(round) or self._ended)
+        if not self._broadcast_is_decided(round):  # cut off at the very end: the server stays a while to answer
+            await within(self._clock, FAREWELL_S, self._until(lambda: self._broadcast_is_decided(round)))
         self._awaits = "nothing"
         try:
             return self.mail.broadcast()
@@ -134,32 +153,46 @@ class Session:
         return next(self._seq)
 
     async def leave(self, state: Literal["left", "failed"], detail: str = "") -> None:
-        """Say goodbye, if there is a connection to say it on."""
-        if self._transport is not None:
-            await self._try(self._announce(self._transport, state, detail))
+        """Say goodbye, on the next connection if this one breaks, but do not wait for one too long."""
+        if self._kept:
+            await within(self._clock, GOODBYE_S, self._say_goodbye(state, detail))
+
+    async def _say_goodbye(self, state: Literal["left", "failed"], detail: str) -> None:
+        while True:
+            transport = await self._until(lambda: self._transport)
+            try:
+                return await self._announce(transport, state, detail)
+            except ConnectionLost:
+                await self._until(lambda broken=transport: self._transport is not broken)  # type: ignore[misc]
 
     # ---- the connection -----------------------------------------------------------------------------------------
 
     async def keep(self) -> None:
         """Hold a connection until cancelled or until the server refuses this device for good."""
         failures = 0
-        while True:
-            try:
-                async with self._connect(self._settings()) as transport:
-                    await transport.subscribe(*topics.device_filters(*self._name))
-                    if self._listening:
-                        await transport.subscribe(topics.broadcast_filter(self.who.run))
-                    await self._announce(transport, "online")
-                    await self._ask(transport)
-                    failures = 0
-                    await self._now_on(transport)
-                    await self._read(transport)
-            except ConnectionLost as lost:
-                await self._now_on(None)
-                wait = delay(failures, self._jitter)
-                failures += 1
-                self._log(f"{lost}; next try in {wait:.1f} s")
-                await self._clock.sleep(wait)
+        try:
+            while True:
+                try:
+                    async with self._connect(self._settings()) as transport:
+                        await self._greet(transport)
+                        failures = 0
+                        await self._now_on(transport)
+                        await self._read(transport)
+                except ConnectionLost as lost:
+                    await self._now_on(None)
+                    wait = delay(failures, self._jitter)
+                    failures += 1
+                    self._log(f"{lost}; next try in {wait:.1f} s")
+                    await self._clock.sleep(wait)
+        finally:
+            self._kept = False
+
+    async def _greet(self, transport: Transport) -> None:
+        """Subscribe, show presence and join in one round trip: the broker takes them in this order."""
+        filters = topics.device_filters(*self._name)
+        if self._listening:
+            filters += (topics.broadcast_filter(self.who.run),)
+        await asyncio.gather(transport.subscribe(*filters), self._announce(transport, "online"), self._ask(transport))
 
     async def _read(self, transport: Transport) -> None:
         async for incoming in transport.messages():
@@ -171,21 +204,24 @@ class Session:
                 )
             if isinstance(message, Welcome):
                 self._welcome_on = transport
-            if self._must_ask(transport, incoming.topic, message):
+            if not incoming.retained and self._must_ask(transport, incoming.topic, message):
                 await self._try(self._ask(transport))
             async with self._news:
                 self._news.notify_all()
 
     def _must_ask(self, transport: Transport, topic: str, message: Header | None) -> bool:
-        """A round state is also the server's sign of life. Whoever is not welcome yet asks; so does who awaits the
-        fate of an upload that is called for anew, or a broadcast that passed by. This replaces every retry timer."""
+        """A round state, unless retained, is also the server's sign of life. Whoever is not welcome yet asks; so does
+        who awaits the fate of an upload that is called for anew, or a broadcast that passed by. This replaces every
+        retry timer."""
         if self._welcome_on is not transport:
             return topic == topics.round_state(self.who.run)
         match message:
             case RoundState(state="open", round=round) if round == self._round:
                 return self._awaits == "acceptance"
-            case RoundState() | Welcome():
-                answered = self._standing(self._round) in ("follows", "pending", "gone")
+            case RoundState():
+                return self._awaits == "broadcast" and self._passed_by(self._round)
+            case Welcome():
+                answered = self._standing(self._round) in ("follows", "gone")
                 return self._awaits == "broadcast" and self._passed_by(self._round) and not answered
         return False
 
@@ -280,7 +316,8 @@ class Session:
             return Fate("rejected", "the reason went down with an earlier connection")
         if standing == "closed":
             return Fate("late", "the round closed before the upload was complete")
-        if state is not None and self._ready() and (state.round > round or state.state in ("closed", "ended")):
+        passed = state is not None and (state.round > round or state.state == "closed") and self._ready() is not None
+        if passed or self._ended:
             return Fate("late", "the round closed before the upload was complete")
         return None
 
@@ -298,14 +335,18 @@ class Session:
     def _passed_by(self, round: int) -> bool:
         """Whether the server is past this round, but not all of its broadcast has come: it went by while this device
         was away."""
-        return self.mail.round is not None and self.mail.round.round > round and not self.mail.broadcast_complete
+        passed = self.mail.round is not None and self.mail.round.round > round
+        return (passed or self._ended) and not self.mail.broadcast_complete
 
-    def _broadcast_is_gone(self, round: int) -> bool:
+    def _broadcast_is_decided(self, round: int) -> bool:
+        """Whether the broadcast is here, or never will be."""
         state = self.mail.round
-        nothing_follows = state is not None and (
-            state.state == "ended" or (state.round == round and state.state == "closed" and state.chunks == 0)
-        )
-        return nothing_follows or self._standing(round) == "gone"
+        nothing_follows = state is not None and (state.round, state.state, state.chunks) == (round, "closed", 0)
+        return self.mail.broadcast_complete or nothing_follows or self._standing(round) == "gone"
+
+    @property
+    def _ended(self) -> bool:
+        return self.mail.round is not None and self.mail.round.state == "ended"
 
     def _standing(self, round: int) -> str | None:
         standing = self.mail.welcome.standing if self.mail.welcome else None

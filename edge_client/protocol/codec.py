@@ -63,7 +63,9 @@ def decode_arrays(body: bytes, limit: int = MAX_BODY) -> Arrays:
         for length in wire.shape:  # Python integers: no overflow can make a huge shape look small
             expected *= length
         if expected != len(wire.data):
-            raise ProtocolError(f"array {name[:40]!r} of shape {wire.shape} needs {expected} bytes, has {len(wire.data)}")
+            raise ProtocolError(
+                f"array {name[:40]!r} of shape {wire.shape} needs {expected} bytes, has {len(wire.data)}"
+            )
         native = np.frombuffer(wire.data, dtype).astype(dtype.newbyteorder("="), copy=False)
         try:
             arrays[name] = native.reshape(wire.shape)

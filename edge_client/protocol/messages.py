@@ -18,6 +18,9 @@ from edge_client.hyperparameters import Hyperparameters
 VERSION: Literal[1] = 1
 SERVER = "server"
 """The `device` field, user name and client id of the server."""
+FAREWELL_S = 10.0
+"""How long after the end of a run the server stays for devices that were cut off: whom it has not answered by then
+it never will."""
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"  # "$" would let a line break follow
 Name = Annotated[str, Meta(pattern=NAME)]

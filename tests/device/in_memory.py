@@ -1,0 +1,125 @@
+"""A whole federation in one process: the real server, real devices and real training over the broker in memory."""
+
+import asyncio
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from memory_broker import MemoryBroker
+
+from broker_server.clustering import ClusteringSpec
+from broker_server.methods.gca import GcaServer
+from broker_server.plan import RunPlan
+from broker_server.records import Closing, Outcome, RoundRecord
+from broker_server.server import Server
+from edge_client.clock import RealClock
+from edge_client.device import Device, live
+from edge_client.hyperparameters import Hyperparameters
+from edge_client.model.trainer import ModelState
+from edge_client.offload import into
+from edge_client.protocol.messages import Telemetry
+from edge_client.records import Records
+from edge_client.seeds import stream
+from edge_client.session import Identity, Session
+
+WIDTH, RECORDS = 5, 40
+HYPER = Hyperparameters(hidden=(8,), latent_dim=3, batch_size=10, recon_epochs=1, align_epochs=1, upload_fraction=0.5)
+PLAN = RunPlan(run="tiny", incarnation="5f0c21aa", method="gca", seed=7, rounds=3, hyper=HYPER, devices=4,
+               minimum_devices=4, quorum=1, patience_s=20.0, chunk_size=64)  # fmt: skip
+SPEC = ClusteringSpec("kmeans", 4)
+
+
+class ImpatientClock(RealClock):
+    """Real time, but back-off and deadlines pass a hundred times faster."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / 100)
+
+
+@dataclass
+class Told:
+    """A sink that remembers."""
+
+    records: list[RoundRecord] = field(default_factory=list)
+    telemetry: list[Telemetry] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    closings: list[Closing] = field(default_factory=list)
+
+    def record(self, record: RoundRecord) -> None:
+        self.records.append(record)
+
+    def observe(self, telemetry: Telemetry) -> None:
+        self.telemetry.append(telemetry)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def uploaded(self, device: str, round: int) -> None: ...
+
+    def opened(self, round: int, devices: int) -> None: ...
+
+    def closing(self, closing: Closing) -> None:
+        self.closings.append(closing)
+
+
+def records_of(device: str, width: int = WIDTH) -> Records:
+    """Normal records of a device and a test set with anomalies, a pure function of its name."""
+    rng = stream(1, "records", 0, device)
+    samples = rng.normal(size=(RECORDS, width)).astype(np.float32)
+    test = np.concatenate([samples[:10], rng.normal(loc=4, size=(10, width)).astype(np.float32)])
+    return Records(samples, test, np.repeat(np.array([0, 1], np.int8), 10))
+
+
+class Federation:
+    """One run in one event loop; all local training shares one thread."""
+
+    def __init__(self, plan: RunPlan = PLAN, method: Any = None) -> None:
+        self.plan, self.broker, self.told = plan, MemoryBroker(), Told()
+        self.method = method or GcaServer(plan.hyper.latent_dim, plan.hyper.upload_fraction, SPEC, plan.seed)
+        self.pool = ThreadPoolExecutor(1)
+        self.clock = ImpatientClock()
+        self.logs: list[str] = []
+        self.reports: list[Telemetry] = []
+        self.server = Server(plan, self.method, self.broker.connect, self.clock, self.told, into(self.pool))
+
+    def session(self, name: str, *, width: int = WIDTH, **fields: Any) -> Session:
+        number = sum(log.startswith(f"{name} starts") for log in self.logs)
+        self.logs.append(f"{name} starts")
+        instance = f"{crc32(f'{name} {number}'.encode()):08x}"
+        who = replace(Identity(self.plan.run, name, instance, RECORDS, width, chunk_size=64), **fields)
+        return Session(who, self.broker.connect, self.clock, stream(1, "backoff", 0, name), self.logs.append)
+
+    def device(self, name: str, *, width: int = WIDTH, **fields: Any) -> Device:
+        session = self.session(name, width=width)
+
+        async def report(telemetry: Telemetry) -> None:
+            self.reports.append(telemetry)
+            await session.report(telemetry)
+
+        device = Device(records_of(name, width), session, self.clock, into(self.pool), report, "round")
+        return replace(device, **fields)
+
+    async def run(
+        self, names: Iterable[str] = "abcd", *, also: Any = None, server_first: bool = False
+    ) -> tuple[Outcome, dict[str, ModelState]]:
+        """Run the server and these devices, started in this order, to the end; `also` runs beside them."""
+        serving = asyncio.ensure_future(self.server.serve())
+        beside = asyncio.ensure_future(also) if also is not None else None
+        names = list(names)
+        try:
+            async with asyncio.timeout(15):
+                if server_first:
+                    await self.broker.heard.wait()
+                states = await asyncio.gather(*(live(self.device(name)) for name in names))
+                return await serving, dict(zip(names, states, strict=True))
+        finally:
+            for task in (serving, beside):
+                if task is not None and not task.done():
+                    task.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await task
+            self.pool.shutdown(wait=False)
