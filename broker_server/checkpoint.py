@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ Array = NDArray[np.generic]
 
 def save_checkpoint(path: Path, arrays: Mapping[str, Array], about: Mapping[str, str]) -> None:
     """Write arrays and what they are about; raises `EnvironmentFault` when the disk refuses."""
-    content = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, dict(about))
+    content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, dict(about))
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with beside.open("wb") as file:
@@ -25,6 +26,8 @@ def save_checkpoint(path: Path, arrays: Mapping[str, Array], about: Mapping[str,
             os.fsync(file.fileno())
         beside.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            beside.unlink()  # half of it would fill the disk further
         raise EnvironmentFault(f"{path}: {error.strerror}; the checkpoint could not be written") from None
 
 

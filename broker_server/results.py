@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker_server.store import StudyStore
+from edge_client.errors import EnvironmentFault
 
 PHASES = ("initial", "recon", "align")
 
@@ -64,8 +65,11 @@ class RunRow:
 
 
 def last_run(store: StudyStore) -> RunRow:
-    """Return the newest run of a study."""
-    return RunRow(*store.rows("SELECT * FROM runs ORDER BY run DESC LIMIT 1")[0])
+    """Return the newest run of a study; raises `EnvironmentFault` when none was begun."""
+    rows = store.rows("SELECT * FROM runs ORDER BY run DESC LIMIT 1")
+    if not rows:
+        raise EnvironmentFault(f"{store.path}: holds no run; its program ended before one began: run the study again")
+    return RunRow(*rows[0])
 
 
 def curve(store: StudyStore, run: int) -> list[Point]:

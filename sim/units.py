@@ -4,10 +4,10 @@
 def bytes_text(count: float) -> str:
     """Return a size with a decimal unit and three significant digits."""
     for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
+        if count < 999.5 or unit == "GB":  # from there on, three digits would say 1000
             break
         count /= 1000
-    return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}" if count < 1000 else f"{count:.0f} {unit}"
+    return f"{count:.0f} {unit}" if unit == "B" or count >= 999.5 else f"{count:.3g} {unit}"
 
 
 def duration_text(seconds: float) -> str:

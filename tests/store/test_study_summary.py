@@ -1,0 +1,120 @@
+"""What is said of a finished study, from a small study written by hand."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from broker_server.plan import RunPlan
+from broker_server.records import Outcome, RoundRecord
+from broker_server.store import StudyStore
+from edge_client.protocol.messages import Evaluation, Tally, Telemetry
+from sim.config import Study, load_study
+from sim.summary import result_json, show_summary
+from sim.units import bytes_text, duration_text
+
+STUDY = load_study("demo", {"devices": 1, "rounds": 2, "training.hidden": [3], "training.latent_dim": 2})
+# P for d_x = 4, hidden (3), d_z = 2: 4*3+3, 3*2+2, 2*3+3, 3*4+4
+PARAMETERS = 15 + 8 + 9 + 16
+SHEET = (
+    Tally(direction="up", kind="upload", messages=1, payload_bytes=24, message_bytes=100),
+    Tally(direction="down", kind="broadcast", messages=1, payload_bytes=8, message_bytes=60),
+)
+
+
+def written(folder: Path, curve: list[tuple[int, str, int, float]], lost: bool = False) -> Path:
+    """Write a study of one device with this curve of (round, phase, epoch, accuracy)."""
+    with StudyStore.create(folder) as store:
+        run = store.begin_run(RunPlan("demo", "00000000", "gca", 100, 2), 1, "breast_cancer")
+        evaluations = {
+            round: tuple(
+                Evaluation(phase=phase, epoch=epoch, loss=0.5, threshold=1.0, accuracy=accuracy, auroc=accuracy,
+                           average_precision=float("nan"))
+                for r, phase, epoch, accuracy in curve if r == round
+            )
+            for round in (1, 2)
+        }  # fmt: skip
+        for round in (1, 2):
+            received = SHEET[1:] if lost and round == 2 else SHEET
+            store.record_round(
+                run, RoundRecord(round, 0, 1, 2, None, ("d1",), (), (), (), {"d1": received}, {"stale": 2})
+            )
+            store.record_telemetry(
+                run,
+                Telemetry(run="demo.00000000", round=round, device="d1", seq=round, outcome="completed", spent_s={},
+                          tallies=SHEET, evaluations=evaluations[round], ignored={}, state_sha256=""),
+            )  # fmt: skip
+            store.record_wire(run, round, "d1", "up", 130, 182, 1, 52)
+        store.finish(run, Outcome(True, 2, 90.0), 150.0, "cd" * 32)
+    return folder
+
+
+CURVE = [(1, "recon", 1, 0.75), (1, "align", 1, 0.5), (2, "recon", 1, 0.75), (2, "align", 1, 0.625)]
+
+
+def shown(folder: Path, study: Study = STUDY) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    show_summary(folder, study, 4, console)
+    return " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+
+
+def test_the_one_object(tmp_path: Path) -> None:
+    result = result_json(written(tmp_path, CURVE))
+    assert json.loads(json.dumps(result, allow_nan=False)) == result == {
+        "study": str(tmp_path), "dataset": "breast_cancer", "method": "gca", "devices": 1, "rounds": 2,
+        "peak_accuracy": 0.75, "peak": {"round": 1, "phase": "recon", "epoch": 1}, "final_accuracy": 0.625,
+        "auroc": 0.625, "average_precision": None,
+        "payload_bytes": {"up": 48, "down": 16}, "message_bytes": {"up": 200, "down": 120},
+        "stream_bytes": {"up": 260, "down": 0}, "wire_bytes": {"up": 468, "down": 0},
+        "seconds": {"wall": 150.0, "clock": 90.0}, "state_sha256": "cd" * 32,
+    }  # fmt: skip
+
+
+def test_without_any_evaluation_the_figures_are_null(tmp_path: Path) -> None:
+    result = result_json(written(tmp_path, []))
+    assert result["peak"] is result["peak_accuracy"] is result["final_accuracy"] is result["auroc"] is None
+    assert "no evaluation: the devices had no test set" in shown(tmp_path)
+
+
+def test_the_summary_says_what_must_not_be_hidden(tmp_path: Path) -> None:
+    text = shown(written(tmp_path, CURVE))
+    assert "peak accuracy 75.00 % after epoch 1 of phase recon in round 1; a peak is chosen by looking" in text
+    assert "the peak precedes the first alignment" in text
+    assert "ledgers: bytes sent = bytes received, for every kind of message" in text
+    assert "stale: 4" in text
+    assert "time on the clock 90.0 s, in all 2.5 min" in text
+    # Sending P = 48 floats both ways in two rounds is 2 * 2 * 4 * 48 = 768 bytes, 12 times the 64 of payload.
+    assert PARAMETERS == 48
+    assert "would have moved 12.0 times the payload (P = 48)" in text
+    assert str(tmp_path) in text
+
+
+def test_a_peak_after_alignment_needs_no_remark(tmp_path: Path) -> None:
+    assert "precedes" not in shown(written(tmp_path, [*CURVE, (2, "align", 2, 1.0)]))
+
+
+def test_a_lost_message_is_told_with_both_figures(tmp_path: Path) -> None:
+    assert "ledgers: upload up: sent 200, received 100" in shown(written(tmp_path, CURVE, lost=True))
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"), (1, "1 B"), (999, "999 B"), (1000, "1 kB"), (1234, "1.23 kB"), (12_340, "12.3 kB"),
+        (999_400, "999 kB"), (999_600, "1 MB"), (1_000_000, "1 MB"), (4.2e9, "4.2 GB"), (999.9e9, "1000 GB"),
+        (5e12, "5000 GB"),
+    ],
+)  # fmt: skip
+def test_bytes_as_people_read_them(count: float, text: str) -> None:
+    assert bytes_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0.0 s"), (119.9, "119.9 s"), (120, "2.0 min"), (7199, "120.0 min"), (7200, "2.0 h"), (172_799, "48.0 h"),
+     (172_800, "2.0 days")],
+)  # fmt: skip
+def test_durations_as_people_read_them(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
