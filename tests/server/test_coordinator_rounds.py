@@ -1,0 +1,422 @@
+"""Rounds by hand: who is waited for and until when, what is counted, and that the run ends exactly once."""
+
+import numpy as np
+import pytest
+from server.driver import (
+    CODES,
+    RESULT,
+    RUN,
+    Accept,
+    Aggregate,
+    Driver,
+    Finish,
+    Record,
+    Reject,
+    RoundState,
+    Welcome,
+    notes,
+    only,
+    plan,
+    told,
+)
+
+from broker_server.actions import Accepted, Observe, Publish
+from edge_client.cohort import takes_part
+from edge_client.protocol import topics
+from edge_client.protocol.codec import encode, encode_arrays
+from edge_client.protocol.messages import Chunk, Tally, Telemetry
+
+
+def test_the_last_upload_closes_the_round_at_once() -> None:
+    run = Driver()
+    run.start("a", "b")
+    first = run.upload("a", 1, 5.0)
+    assert only(first, Accepted) == Accepted(1, "a") and len(told(first, Accept)) == 1
+    assert not [a for a in first if isinstance(a, Aggregate)]
+    wanted = only(run.upload("b", 1, 6.0), Aggregate)
+    assert list(wanted.uploads) == ["a", "b"]
+    assert run.coordinator.due(6.0) is None
+
+
+def test_uploads_are_handed_over_in_order_of_name_whatever_their_order() -> None:
+    run = Driver()
+    run.start("b", "a")
+    run.upload("b", 1, 2.0)
+    assert list(only(run.upload("a", 1, 2.0), Aggregate).uploads) == ["a", "b"]
+
+
+def test_a_whole_run_ends_exactly_once() -> None:
+    run = Driver()
+    run.start("a", "b")
+    middle = run.play(1, 3.0, "a", "b")
+    assert [(s.state, s.round) for s in told(middle, RoundState)] == [("closed", 1), ("open", 2)]
+    end = run.play(2, 5.0, "a", "b")
+    assert [(s.state, s.round, s.reason) for s in told(end, RoundState)] == [
+        ("closed", 2, ""), ("ended", 2, "completed")]  # fmt: skip
+    assert only(run.log, Finish).outcome.completed
+    for afterwards in (run.tick(9.0), run.aggregated(9.0), run.coordinator.fail("too late", 9.0)):
+        assert afterwards == []
+    assert len([a for a in run.log if isinstance(a, Record)]) == 2
+
+
+def test_the_deadline_passes_with_nobody_saying_anything() -> None:
+    run = Driver(plan(deadline_s=30.0))
+    run.start("a", "b", now=1.0)
+    run.upload("a", 1, 10.0)
+    assert run.coordinator.due(10.0) == 31.0
+    assert run.tick(30.9) == []
+    assert list(only(run.tick(31.0), Aggregate).uploads) == ["a"]
+
+
+def test_before_anyone_delivered_an_automatic_deadline_is_not_known() -> None:
+    run = Driver()
+    run.start("a", "b", now=1.0)
+    assert run.coordinator.due(1.0) is None
+    run.upload("a", 1, 11.0)  # took 10 s: grace 3 x 10 s, then 60 s of patience, from the opening at 1 s
+    assert run.coordinator.due(11.0) == pytest.approx(1.0 + 3 * 10.0 + 60.0)
+
+
+def test_a_late_upload_is_counted_with_its_bytes_and_told_once() -> None:
+    run = Driver(plan(deadline_s=30.0))
+    run.start("a", "b")
+    run.upload("a", 1, 2.0)
+    run.tick(31.0)
+    chunks = run.chunks("b", 1, size=30)
+    answers = [a for chunk in chunks for a in run.chunk(chunk, 32.0)]
+    (reject,) = told(answers, Reject)
+    assert (reject.reason, reject.round) == ("late", 1)
+    record = only(run.aggregated(33.0), Record).record
+    assert (record.accepted, record.late, record.missing) == (("a",), ("b",), ())
+    assert record.counts == {"late": len(chunks), "late_bytes": sum(len(encode(c)) for c in chunks)}
+    upload = next(t for t in record.tallies["b"] if t.kind == "upload")
+    assert (upload.messages, upload.payload_bytes) == (len(chunks), 0)
+    run.chunk(chunks[0], 34.0)  # round 2 is open: counted, and nothing is left to say
+    assert told(run.log, Reject) == [reject]
+
+
+def test_who_delivered_nothing_is_missing() -> None:
+    run = Driver(plan(deadline_s=30.0))
+    run.start("a", "b")
+    run.upload("a", 1, 2.0)
+    run.tick(31.0)
+    assert only(run.aggregated(33.0), Record).record.missing == ("b",)
+
+
+def test_nothing_in_time_ends_the_run_and_says_why() -> None:
+    run = Driver(plan(deadline_s=30.0))
+    run.start("a", "b")
+    ended = run.tick(31.0)
+    assert only(ended, Finish).outcome.reason == "round 1: 0 of 1 uploads (none came in time)"
+    assert told(ended, RoundState)[0].reason == "round 1: 0 of 1 uploads (none came in time)"
+
+
+def test_partial_participation_asks_exactly_those_who_find_themselves_asked() -> None:
+    run = Driver(plan(devices=5, minimum_devices=5, participation=0.4, rounds=6))
+    opened = run.start(*"abcde")
+    for number in range(1, 7):
+        (state,) = [s for s in told(opened, RoundState) if s.state == "open"]
+        assert state.cohort is not None
+        asked = [d for d in "abcde" if takes_part(state.cohort, 7, number, d)]
+        assert asked == list(run.coordinator.collection.instances) and len(asked) == 2
+        opened = run.play(number, number + 1.0, *asked)
+
+
+def test_an_upload_of_a_device_that_was_not_asked_is_refused() -> None:
+    run = Driver(plan(devices=2, participation=0.5))
+    run.start("a", "b")
+    (asked,) = run.coordinator.collection.instances
+    other = "b" if asked == "a" else "a"
+    assert [r.reason for r in told(run.upload(other, 1, 2.0), Reject)] == ["late"]
+    assert run.coordinator.collection.accepted == {}
+
+
+def test_all_outstanding_offline_are_waited_for_no_longer_than_patience() -> None:
+    run = Driver(plan(deadline_s=500.0))
+    run.start("a", "b")
+    run.presence("b", 2.0, state="lost")
+    run.upload("a", 1, 3.0)
+    assert run.coordinator.due(3.0) == 63.0
+    run.presence("b", 20.0)
+    assert run.coordinator.due(20.0) == 501.0
+    run.presence("b", 30.0, state="lost")
+    assert run.tick(89.9) == []
+    assert list(only(run.tick(90.0), Aggregate).uploads) == ["a"]
+
+
+def test_a_deserted_run_ends_although_the_broker_forgot_everyone() -> None:
+    """The broker restarted and no device came back: nobody's will tells it."""
+    run = Driver()
+    run.start("a", "b")
+    run.announce(10.0)
+    assert run.coordinator.due(10.0) == 70.0
+    assert only(run.tick(70.0), Finish).outcome.completed is False
+
+
+def test_desertion_at_time_zero_is_as_good_as_later() -> None:
+    run = Driver()
+    run.start("a", "b", now=0.0)
+    run.announce(0.0)
+    assert run.coordinator.due(0.0) == 60.0
+    assert run.tick(1.0) == []
+
+
+def test_a_device_that_restarts_in_the_middle_is_not_waited_for() -> None:
+    run = Driver()
+    run.start("a", "b")
+    run.upload("a", 1, 2.0)
+    run.presence("b", 3.0, state="lost")
+    answer = run.arrive("b", 4.0, instance="11111111")
+    assert told(answer, Welcome)[0].round == 1  # it knows nothing of round 1 and shall not
+    assert list(only(answer, Aggregate).uploads) == ["a"]
+
+
+@pytest.mark.parametrize("state", ["left", "failed"])
+def test_a_device_that_goes_is_not_waited_for(state: str) -> None:
+    run = Driver()
+    run.start("a", "b")
+    run.upload("a", 1, 2.0)
+    answer = run.presence("b", 3.0, state=state)
+    assert f"b {state}" in notes(answer) and only(answer, Aggregate)
+
+
+def test_the_whole_cohort_goes_while_others_stay() -> None:
+    """Nobody of the cohort is a member any longer when its deadline is asked for."""
+    run = Driver(plan(devices=2, participation=0.5, rounds=40))
+    run.start("a", "b")
+    for number in range(1, 40):
+        (asked,) = run.coordinator.collection.instances
+        if number > 4:
+            break
+        run.play(number, float(number), asked)
+    ended = run.presence(asked, 50.0, state="failed")
+    assert only(ended, Finish).outcome.reason.startswith(f"round {number}: 0 of 1 uploads")
+
+
+def test_accepted_devices_leave_before_the_aggregation_is_done() -> None:
+    run = Driver()
+    run.start("a", "b")
+    run.upload("a", 1, 2.0)
+    run.upload("b", 1, 2.0)
+    run.presence("a", 3.0, state="left")
+    run.presence("b", 3.0, state="left")
+    assert only(run.aggregated(4.0), Finish).outcome.reason == "round 2: no device is left"
+
+
+BAD: dict[str, object] = {
+    "NaN": {"latents": np.array([[0, np.nan]], np.float32)},
+    "infinity": {"latents": np.array([[0, -np.inf]], np.float32)},
+    "wrong width": {"latents": np.zeros((3, 3), np.float32)},
+    "zero rows": {"latents": np.zeros((0, 2), np.float32)},
+    "too many rows": {"latents": np.zeros((4, 2), np.float32)},
+    "too many bytes": {"latents": np.zeros((3000, 2), np.float32)},
+    "float64": {"latents": np.zeros((1, 2))},
+    "one dimension": {"latents": np.zeros(2, np.float32)},
+    "another name": {"codes": np.zeros((1, 2), np.float32)},
+    "a name too many": CODES | {"more": np.zeros(1, np.float32)},
+    "nothing": {},
+    "no arrays": b"\xc0",
+    "no msgpack": b"\xc1\xc1\xc1",
+    "a shape beyond numpy": encode_arrays(CODES).replace(b"\x92\x03\x02", b"\x94\x00" + b"\xce\x80\x00\x00\x00" * 3),
+}
+
+
+@pytest.mark.parametrize("flaw", BAD)
+def test_an_unusable_upload_is_refused_with_its_reason_and_the_round_goes_on(flaw: str) -> None:
+    run = Driver()
+    run.start("a", "b")
+    refused = run.upload("a", 1, 2.0, BAD[flaw])  # type: ignore[arg-type]
+    (reject,) = told(refused, Reject)
+    assert (reject.reason, reject.round) == ("invalid", 1) and reject.detail
+    assert any("upload of a refused" in note for note in notes(refused))
+    run.upload("a", 1, 2.5)  # a second try of the same round is not read
+    assert list(only(run.upload("b", 1, 3.0), Aggregate).uploads) == ["b"]
+    record = only(run.aggregated(4.0), Record).record
+    assert (record.accepted, record.rejected) == (("b",), ("a",))
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\xc1", b"\x80", b"x" * 300_000, b"\x81\xa1v\x02", b"\xdd\xff\xff\xff\xff"], ids=lambda g: repr(g[:6])
+)
+def test_a_malformed_chunk_is_counted_against_its_device_and_refused(garbage: bytes) -> None:
+    run = Driver()
+    run.start("a", "b")
+    assert [r.reason for r in told(run.send(topics.upload(RUN, "a", 1, 0), garbage, 2.0), Reject)] == ["invalid"]
+    assert run.coordinator.counts["malformed"] == 1
+    record = only(run.play(1, 3.0, "b"), Record).record
+    assert Tally(direction="up", kind="ignored", messages=1, message_bytes=len(garbage)) in record.tallies["a"]
+
+
+def test_an_upload_in_the_name_of_another_device_is_refused() -> None:
+    run = Driver()
+    run.start("a", "b")
+    (chunk,) = run.chunks("b", 1)
+    answer = run.send(topics.upload(RUN, "a", 1, 0), chunk, 2.0)
+    assert [r.detail for r in told(answer, Reject)] == ["a message of 'b' on a topic of 'a'"]
+    assert list(only(run.upload("b", 1, 3.0), Aggregate).uploads) == ["b"]
+
+
+def test_chunks_of_rounds_to_come_and_of_strangers_are_foreign() -> None:
+    run = Driver()
+    run.start("a", "b")
+    assert run.upload("a", 2, 2.0) == [] and run.upload("stranger", 1, 2.0) == []
+    assert run.coordinator.counts == {"foreign": 2}
+
+
+def test_a_lost_acceptance_is_asked_for_and_given_again() -> None:
+    run = Driver()
+    run.start("a", "b")
+    run.upload("a", 1, 2.0)
+    (welcome,) = told(run.join("a", 3.0, round=1, awaits="acceptance"), Welcome)
+    assert (welcome.standing.round, welcome.standing.state) == (1, "accepted")
+    again = run.upload("a", 1, 4.0)
+    assert len(told(again, Accept)) == 1 and not [a for a in again if isinstance(a, Accepted)]
+    assert run.coordinator.counts["duplicate"] == 1
+
+
+def test_who_asks_in_the_middle_of_an_upload_hears_what_is_missing() -> None:
+    run = Driver()
+    run.start("a", "b")
+    chunks = run.chunks("a", 1, size=10)
+    standing = told(run.join("a", 2.0, round=1, awaits="acceptance"), Welcome)[0].standing
+    assert (standing.state, standing.missing) == ("unseen", ())
+    for index in (3, 0):
+        run.chunk(chunks[index], 2.0)
+    standing = told(run.join("a", 3.0, round=1, awaits="acceptance"), Welcome)[0].standing
+    assert (standing.state, standing.missing) == ("partial", tuple({*range(len(chunks))} - {0, 3}))
+
+
+def test_the_fate_of_the_round_before_is_still_known() -> None:
+    run = Driver(plan(deadline_s=30.0))
+    run.start("a", "b")
+    run.upload("a", 1, 2.0)
+    run.tick(31.0)
+    run.aggregated(32.0)
+    states = {
+        device: told(run.join(device, 33.0, round=1, awaits="acceptance"), Welcome)[0].standing.state for device in "ab"
+    }
+    assert states == {"a": "accepted", "b": "closed"}
+
+
+def test_a_broadcast_that_passed_by_is_sent_to_that_device_alone_and_only_while_it_is_the_last() -> None:
+    run = Driver(plan(rounds=3))
+    run.start("a", "b")
+    waiting = run.join("a", 2.0, round=1, awaits="broadcast")
+    assert told(waiting, Welcome)[0].standing.state == "pending"
+    run.play(1, 3.0, "a", "b")
+    caught = run.join("a", 4.0, round=1, awaits="broadcast")
+    assert told(caught, Welcome)[0].standing.state == "follows"
+    chunks = told(caught, Chunk)
+    assert {a.topic for a in caught if isinstance(a, Publish) and "/bc/" in a.topic} == {
+        topics.catch_up(RUN, "a", 1, i) for i in range(len(chunks))
+    }
+    assert b"".join(c.data for c in chunks) == encode_arrays(RESULT.broadcast)
+    run.play(2, 5.0, "a", "b")
+    assert told(run.join("a", 6.0, round=1, awaits="broadcast"), Welcome)[0].standing.state == "gone"
+
+
+def test_the_last_broadcast_is_owed_to_devices_that_were_cut_off() -> None:
+    run = Driver(plan(rounds=1))
+    run.start("a", "b")
+    run.upload("a", 1, 2.0)
+    run.upload("b", 1, 2.0)
+    run.presence("a", 2.5, state="lost")
+    run.aggregated(3.0)
+    run.presence("b", 4.0, state="left")
+    assert not run.coordinator.all_gone
+    assert told(run.arrive("a", 5.0, round=1, awaits="broadcast"), Welcome)[0].standing.state == "follows"
+    run.presence("a", 6.0, state="left")
+    assert run.coordinator.all_gone
+
+
+def test_a_run_that_failed_has_no_broadcast_to_wait_for() -> None:
+    run = Driver()
+    run.start("a", "b")
+    run.coordinator.fail("interrupted", 2.0)
+    assert told(run.join("a", 3.0, round=1, awaits="broadcast"), Welcome)[0].standing.state == "gone"
+
+
+def test_a_new_connection_announces_where_the_run_stands() -> None:
+    run = Driver(plan(deadline_s=30.0))
+    (waiting,) = told(run.announce(0.0), RoundState)
+    run.start("a", "b")
+    (opened,) = told(run.announce(5.0), RoundState)
+    assert (waiting.state, opened.state, opened.round, opened.deadline_s) == ("waiting", "open", 1, 30.0)
+    assert not run.coordinator.members.present  # until they say so
+    run.presence("a", 6.0)
+    assert run.coordinator.members.present == ("a",)
+
+
+def test_a_failure_ends_the_run_and_its_late_result_changes_nothing() -> None:
+    run = Driver()
+    run.start("a", "b")
+    run.upload("a", 1, 2.0)
+    run.upload("b", 1, 2.0)
+    failed = run.coordinator.fail("aggregation of round 1 failed: ValueError: K is larger than the pool", 3.0)
+    (state,) = told(failed, RoundState)
+    assert state.state == "ended" and state.reason.startswith("aggregation of round 1 failed: ValueError")
+    assert run.aggregated(4.0) == []
+    assert run.upload("a", 1, 5.0) != [] and run.tick(500.0) == []
+
+
+def test_uploads_after_a_failure_are_late() -> None:
+    run = Driver()
+    run.start("a", "b")
+    run.coordinator.fail("interrupted", 3.0)
+    assert [r.reason for r in told(run.upload("a", 1, 4.0), Reject)] == ["late"]
+
+
+def test_chunks_of_a_refused_upload_that_come_after_the_close_are_not_told_again() -> None:
+    run = Driver()
+    run.start("a", "b")
+    run.send(topics.upload(RUN, "a", 1, 0), b"\xc1", 2.0)
+    run.upload("b", 1, 3.0)
+    assert run.upload("a", 1, 4.0) == []
+    assert only(run.aggregated(5.0), Record).record.late == ()
+
+
+def test_telemetry_is_passed_on_and_counted_apart() -> None:
+    run = Driver()
+    run.start("a", "b")
+    message = Telemetry(**run.head("a", 1), outcome="completed", spent_s={"upload": 1.0}, tallies=(), evaluations=(),
+                        ignored={}, state_sha256="")  # fmt: skip
+    assert only(run.send(topics.telemetry(RUN, "a"), message, 2.0), Observe).telemetry == message
+    assert ("up", "telemetry") in {(t.direction, t.kind) for t in run.coordinator.ledger.drain()["a"]}
+
+
+def test_the_ledger_of_a_round_by_hand() -> None:
+    """Device a: presence, join and an upload of two chunks, one of them twice. Up: control 2 messages; upload 3
+    messages with 24 B of payload, once. Down: its welcome, open, its acceptance, closed and, of the next round, open
+    count as control when they are sent; the broadcast (16 + 8 B of payload) comes in ceil(size / 64) chunks."""
+    run = Driver()
+    sizes = {"up": 0, "upload": 0}
+    for device in "ab":
+        run.arrive(device, 1.0)
+    first, second = run.chunks("a", 1, size=40)
+    for chunk in (first, first, second):
+        run.chunk(chunk, 2.0)
+        sizes["upload"] += len(encode(chunk))
+    run.upload("b", 1, 3.0)
+    record = only(run.aggregated(4.0), Record).record
+    (up_control, up_upload) = [t for t in record.tallies["a"] if t.direction == "up"]
+    assert (up_control.kind, up_control.messages, up_control.payload_bytes) == ("control", 2, 0)
+    assert (up_upload.messages, up_upload.payload_bytes, up_upload.message_bytes) == (3, 24, sizes["upload"])
+    down = {t.kind: t for t in record.tallies["a"] if t.direction == "down"}
+    broadcast = [a for a in run.log if isinstance(a, Publish) and "/bc/" in a.topic]
+    assert len(broadcast) == -(-len(encode_arrays(RESULT.broadcast)) // 64)
+    assert (down["broadcast"].messages, down["broadcast"].payload_bytes) == (len(broadcast), 24)
+    assert down["broadcast"].message_bytes == sum(len(a.payload) for a in broadcast)
+    mine = [a for a in run.log if isinstance(a, Publish) and ("/dn/a/" in a.topic or a.topic.endswith("/round"))]
+    control = [a for a in mine if a.topic.endswith(("welcome", "accept")) or a.topic.endswith("/round")][:-1]
+    assert down["control"].message_bytes == sum(len(a.payload) for a in control)
+    assert record.counts == {"duplicate": 1}
+
+
+def test_nothing_is_left_behind() -> None:
+    run = Driver()
+    run.start("a", "b")
+    run.arrive("c", 2.0, width=9)  # refused, but its presence is retained
+    swept, closing = run.coordinator.closing()
+    assert {(a.topic, a.payload, a.retain) for a in swept if isinstance(a, Publish)} == {
+        (topics.presence(RUN, device), b"", True) for device in "abc"
+    }
+    assert closing.round == 1 and set(closing.tallies) == {"a", "b", "c"}

@@ -1,0 +1,154 @@
+"""From an empty run to an open round: waiting, impostors, devices that do not fit, leftovers of older servers."""
+
+import pytest
+from msgspec.structs import replace
+from server.driver import NAME, RUN, Driver, Finish, Reject, RoundState, Welcome, notes, only, plan, told
+
+from broker_server.actions import Opened, Publish
+from edge_client.errors import ConfigError
+from edge_client.protocol import topics
+from edge_client.protocol.messages import Presence
+
+
+def test_who_waits_is_told_what_for() -> None:
+    run = Driver()
+    assert [s.state for s in told(run.announce(0.0), RoundState)] == ["waiting"]
+    assert notes(run.log) == ["waiting: have 0, need 2, 0 s of 60 s"]
+    assert "waiting: have 1, need 2, 37 s of 60 s" in notes(run.arrive("a", 37.0))
+    assert run.coordinator.due(37.0) == 42.0
+    assert notes(run.tick(41.0)) == []
+    assert notes(run.tick(42.0)) == ["waiting: have 1, need 2, 42 s of 60 s"]
+
+
+def test_patience_ends_with_a_clear_end() -> None:
+    run = Driver()
+    run.arrive("a", 1.0)
+    run.tick(58.0)
+    assert run.coordinator.due(58.0) == 60.0
+    ended = run.tick(60.0)
+    (state,) = told(ended, RoundState)
+    assert (state.state, state.reason) == ("ended", "only 1 of 2 devices joined in 60 s")
+    assert only(ended, Finish).outcome.completed is False
+    assert run.tick(61.0) == [] and run.coordinator.due(61.0) is None
+
+
+def test_patience_over_the_minimum_goes_on_with_those_there() -> None:
+    run = Driver(plan(devices=3, minimum_devices=2))
+    assert told(run.start("a", "b"), RoundState) == []
+    assert only(run.tick(60.0), Opened) == Opened(1, 2)
+
+
+def test_the_last_device_opens_round_1() -> None:
+    run = Driver()
+    run.announce(0.0)
+    assert told(run.arrive("a", 1.0), RoundState) == []
+    answer = run.arrive("b", 2.0)
+    (welcome,), (state,) = told(answer, Welcome), told(answer, RoundState)
+    assert (welcome.round, welcome.run, welcome.standing.state) == (0, NAME, "nothing")
+    assert (state.state, state.round, state.deadline_s) == ("open", 1, None)
+    assert welcome.seq < state.seq
+    assert only(answer, Opened) == Opened(1, 2)
+
+
+def test_a_device_that_joins_during_a_round_begins_with_the_next() -> None:
+    run = Driver(plan(devices=2))
+    run.start("a", "b")
+    (welcome,) = told(run.arrive("c", 2.0), Welcome)
+    assert welcome.round == 1
+    run.upload("a", 1, 3.0)
+    run.upload("b", 1, 3.0)
+    assert only(run.aggregated(4.0), Opened) == Opened(2, 3)
+
+
+def test_a_lost_welcome_does_not_keep_a_device_out_of_the_round_it_was_asked_for() -> None:
+    """Whoever was asked hears of the round before its (second) welcome: that must not count it as past."""
+    run = Driver()
+    run.start("a", "b")
+    (again,) = told(run.join("b", 2.0), Welcome)
+    assert again.round == 0
+    run.upload("a", 1, 3.0)
+    run.upload("b", 1, 3.0)  # closed
+    (late,) = told(run.join("b", 4.0), Welcome)
+    assert late.round == 1
+
+
+def test_a_second_device_with_the_same_id_is_refused_and_the_first_unharmed() -> None:
+    run = Driver()
+    run.start("a", "b")
+    run.presence("a", 13.0, instance="11111111")
+    refused = run.join("a", 13.0, instance="11111111")
+    (reject,) = told(refused, Reject)
+    assert (reject.reason, reject.instance, reject.device) == ("duplicate", "11111111", "server")
+    assert "a device named a joined 12 s ago" in reject.detail
+    assert told(refused, Welcome) == []
+    # The second one's presence stands retained in place of the first's; the server puts that right.
+    (presence,) = told(refused, Presence)
+    assert (presence.device, presence.state, presence.instance) == ("a", "online", "00000000")
+    run.presence("a", 14.0, state="lost", instance="11111111")
+    run.announce(15.0)  # a new connection of the server: what is retained comes again
+    vouched = only([a for a in refused if isinstance(a, Publish) and "/pres/" in a.topic], Publish)
+    run.send(vouched.topic, vouched.payload, 15.0)
+    assert run.coordinator.members.online("a")
+    assert len(told(run.upload("a", 1, 16.0), Reject)) == 0
+    assert "a" in run.coordinator.collection.accepted
+
+
+def test_a_restarted_device_gets_in_once_its_old_process_is_gone() -> None:
+    run = Driver()
+    run.start("a", "b")
+    run.presence("a", 2.0, state="lost")
+    assert len(told(run.arrive("a", 3.0, instance="11111111"), Welcome)) == 1
+
+
+def test_a_device_of_another_width_is_refused() -> None:
+    run = Driver()
+    run.arrive("a", 1.0)
+    (reject,) = told(run.arrive("b", 2.0, width=7), Reject)
+    assert reject.reason == "unfit" and "7 features" in reject.detail and "run 5" in reject.detail
+    assert "b" not in run.coordinator.members.joined
+
+
+def test_a_device_may_come_back_with_another_width_if_it_is_alone() -> None:
+    run = Driver()
+    run.arrive("a", 1.0)
+    run.presence("a", 2.0, state="lost")
+    assert told(run.arrive("a", 3.0, width=7, instance="11111111"), Reject) == []
+
+
+@pytest.mark.parametrize("run_name", ["hand.00000000", "other", "hand.5f0c21aa.x"])
+def test_messages_of_other_servers_runs_are_counted_and_nothing_else(run_name: str) -> None:
+    run = Driver()
+    assert run.join("a", 1.0, run=run_name) == []
+    message = Presence(**run.head("a", run=run_name), state="online", instance="00000000")
+    assert run.send(topics.presence(RUN, "a"), message, 1.0) == []
+    assert run.coordinator.counts == {"foreign": 2}
+    assert run.coordinator.members.joined == {}
+
+
+def test_a_device_that_is_not_welcome_yet_may_use_the_bare_run_name_to_join_but_not_to_upload() -> None:
+    run = Driver()
+    run.arrive("b", 1.0)
+    assert len(told(run.join("a", 1.0, run=RUN), Welcome)) == 1
+    (chunk,) = run.chunks("a", 1)
+    assert run.chunk(replace(chunk, run=RUN), 2.0) == []
+    assert run.coordinator.counts["foreign"] == 1
+
+
+@pytest.mark.parametrize("topic", ["gca/v1/else/join/a", "gca/v1/hand/nonsense", "gca/v1/hand/up/a/x/0", "", "gca"])
+def test_other_topics_are_counted_as_foreign(topic: str) -> None:
+    run = Driver()
+    assert run.send(topic, b"\x80", 1.0) == []
+    assert run.coordinator.counts == {"foreign": 1}
+
+
+def test_cleared_presences_are_nobodys_message() -> None:
+    run = Driver()
+    assert run.send(topics.presence(RUN, "a"), b"", 1.0) == []
+    assert run.coordinator.counts == {}
+
+
+def test_a_run_that_messages_could_not_name_is_refused_before_it_starts() -> None:
+    assert plan(run="x" * 55).name
+    for name in ("x" * 56, "a b", "", ".a", "a/b", "é"):
+        with pytest.raises(ConfigError, match="1 to 55"):
+            plan(run=name)

@@ -1,0 +1,53 @@
+"""How long a round may take, worked out by hand."""
+
+import math
+
+import pytest
+from server.driver import plan
+
+from broker_server.deadline import Pace, allowance
+
+
+def test_a_fixed_deadline_is_what_the_plan_says() -> None:
+    assert allowance(plan(deadline_s=12.5), {}, []) == 12.5
+
+
+def test_nothing_is_known_before_the_first_delivery() -> None:
+    assert allowance(plan(), {"a": Pace(10, 1000, 8000.0)}, ["a"]) is None
+
+
+def test_who_delivered_before_is_expected_to_need_as_long_again() -> None:
+    paces = {"a": Pace(10, 1000, 8000.0, elapsed_s=4.0), "b": Pace(10, 1000, 8000.0, elapsed_s=7.0)}
+    assert allowance(plan(grace=2.0, patience_s=5.0), paces, ["a", "b"]) == 2.0 * 7.0 + 5.0
+    assert allowance(plan(grace=2.0, patience_s=5.0), paces, ["a"]) == 2.0 * 4.0 + 5.0
+
+
+def test_who_never_delivered_is_judged_by_the_slowest_that_did() -> None:
+    """a: 1000 B at 8 kbit/s are 1 s of its 5 s, so 4 s for 10 records: 0.4 s each. b: 6 s less 2 s for 20: 0.2 s each.
+    c has 30 records and a link of 1 kbit/s: 30 x 0.4 s + 3000 B x 8 / 1000 bit/s = 12 + 24 = 36 s."""
+    paces = {
+        "a": Pace(10, 1000, 8000.0, elapsed_s=5.0),
+        "b": Pace(20, 2000, 8000.0, elapsed_s=6.0),
+        "c": Pace(30, 3000, 1000.0),
+    }
+    assert allowance(plan(grace=3.0, patience_s=60.0), paces, "abc") == pytest.approx(3 * 36 + 60)
+    assert allowance(plan(grace=3.0, patience_s=60.0), paces, "ab") == pytest.approx(3 * 6 + 60)
+
+
+def test_a_link_of_unknown_rate_counts_nothing() -> None:
+    paces = {"a": Pace(10, 1000, 0.0, elapsed_s=5.0), "b": Pace(10, 1_000_000, 0.0)}
+    assert allowance(plan(grace=1.0, patience_s=0.0), paces, ["b"]) == pytest.approx(5.0)
+
+
+def test_a_delivery_faster_than_its_declared_link_does_not_count_below_zero() -> None:
+    paces = {"a": Pace(10, 1000, 8.0, elapsed_s=5.0), "b": Pace(10, 0, 0.0)}
+    assert allowance(plan(grace=1.0, patience_s=1.0), paces, ["b"]) == 1.0
+
+
+def test_with_nobody_left_to_wait_for_patience_remains() -> None:
+    assert allowance(plan(patience_s=7.0), {"a": Pace(10, 1000, 0.0, elapsed_s=5.0)}, []) == 7.0
+
+
+def test_the_slowest_link_still_gives_a_number() -> None:
+    paces = {"a": Pace(1, 1, 0.0, elapsed_s=1.0), "b": Pace(1, 2**40, 5e-324)}
+    assert allowance(plan(), paces, ["b"]) == math.inf
