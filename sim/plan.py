@@ -1,26 +1,27 @@
 """What a study will cost, worked out before anything runs.
 
 The messages of one round are really built and encoded; the link model says how long they take. Exact: payload bytes,
-and message bytes but for a byte or two per message (sequence numbers grow). Estimated: wire bytes (segments may be
-shared between messages) and seconds.
+and message bytes but for a byte or two per message (sequence numbers grow, and round 1 names no deadline). Estimated:
+wire bytes (whether two small packets share a segment is a matter of milliseconds) and seconds.
 """
 
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import floor
 
 import numpy as np
 
 from broker_server.broker.encode import encoded_size
 from broker_server.broker.packets import Publish
-from edge_client.cohort import EVERYONE
+from edge_client.cohort import draw
 from edge_client.errors import ConfigError
 from edge_client.methods.gca import upload_size
 from edge_client.model.autoencoder import Architecture
 from edge_client.protocol import topics
 from edge_client.protocol.chunks import MAX_CHUNK, split
 from edge_client.protocol.codec import Arrays, encode, encode_arrays
-from edge_client.protocol.messages import SERVER, Accept, Chunk, Header, RoundState
+from edge_client.protocol.messages import SERVER, Accept, Chunk, Cohort, RoundState
 from sim.config import Study
 from sim.data import Dataset
 from sim.data.partition import device_name, iid
@@ -29,12 +30,17 @@ from sim.hardware import hardware
 from sim.links.link import LinkSpec, LinkState
 from sim.links.link import plan as plan_link
 from sim.links.profiles import chunk_size, downlink, link, uplink
-from sim.payload import payload_bytes, uploaded_codes
+from sim.payload import BANK_UPLOADED_CODES, BANK_UPLOADED_CODES_PUBLISHED, payload_bytes, uploaded_codes
+from sim.units import duration_text
 
 HOST_FLOPS = 4.5e10
 """Arithmetic of the numpy trainer on one core of the machine it was timed on (`benchmarks/trainer.py`)."""
-TYPICAL_SEQ = 1000
+RUN = "20260101-000000-10000"
+"""What the name of a run looks like behind its dataset and method, as `sim.studies` makes it."""
+TYPICAL_ROUND, TYPICAL_SEQ = 50, 1000
 PUBACK = 4
+SLOW_S = 3600.0
+"""A round longer than this is worth a warning."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +51,23 @@ class Bytes:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """Bytes per round over all devices; seconds per round of the slowest device; memory and descriptors of this
-    machine for the emulation. `parameters` is P, `uploaded` is U."""
+    """Bytes per round over all devices; seconds per round of the slowest device; memory and descriptors that the
+    emulation takes of this machine. `parameters` is P, `participants` is m, `uploaded` is U of round 1.
+    `evaluation_s` comes on top on this machine and on no device in the field; `notes` are for the reader."""
 
     parameters: int
+    participants: int
     uploaded: int
     payload: Bytes
     message: Bytes
     wire: Bytes
+    full_exchange: Bytes
     training_s: float
     transfer_s: float
+    evaluation_s: float
     memory_bytes: int
     file_descriptors: int
+    notes: tuple[str, ...]
 
     @property
     def seconds_per_round(self) -> float:
@@ -64,7 +75,7 @@ class StudyPlan:
 
 
 @dataclass(frozen=True)
-class _Sent:
+class _Message:
     """One message on its way: its topic and its encoded size."""
 
     topic: str
@@ -75,75 +86,154 @@ class _Sent:
         return encoded_size(Publish(self.topic, bytes(self.size), qos=1, packet_id=1))
 
 
+@dataclass(frozen=True)
+class _Traffic:
+    """What one device sends and hears in a round. Who does not take part hears the round's states only."""
+
+    up: list[_Message]
+    states: list[_Message]
+    accept: _Message | None
+    broadcast: list[_Message]
+
+    @property
+    def down(self) -> list[_Message]:
+        return [*self.states, *([self.accept] if self.accept else []), *self.broadcast]
+
+    @property
+    def up_bursts(self) -> list[int]:
+        """MQTT bytes that travel together: each chunk, and the acknowledgements of each burst that came down."""
+        told = PUBACK * (len(self.states) + len(self.broadcast))
+        return [*(message.packet for message in self.up), *([PUBACK] if self.accept else []), told]
+
+    @property
+    def down_bursts(self) -> list[int]:
+        """The acknowledgement of each chunk, the last one with the acceptance; the end of a round with the broadcast
+        and the opening of the next, which follow at once."""
+        pubacks = [PUBACK] * len(self.up)
+        if self.accept:
+            pubacks[-1] += self.accept.packet
+        return [*pubacks, sum(message.packet for message in self.states + self.broadcast)]
+
+
 def plan_study(study: Study, dataset: Dataset) -> StudyPlan:
     """Return what a round of this study costs; raises `ConfigError` if a device would have nothing to upload."""
     profile, hyper = link(study.link), study.training
     architecture = Architecture(dataset.input_dim, hyper.hidden, hyper.latent_dim)
-    shards = [len(rows) for rows in iid(len(dataset.train), study.devices, study.seed, study.data.minimum_records)]
-    if upload_size(hyper.upload_fraction, min(shards)) == 0:
-        raise ConfigError(
-            f"training.upload_fraction: {hyper.upload_fraction} of {min(shards)} records is less than one code; "
-            "raise it or use fewer devices"
-        )
-    uploaded = uploaded_codes(hyper.upload_fraction, shards)
+    shards = _shards(study, dataset)
+    cohort, chosen = draw(shards, max(1, floor(study.participation.fraction * len(shards) + 1e-9)), study.seed, 1)
+    uploaded = uploaded_codes(hyper.upload_fraction, [shards[device] for device in chosen])
     components = min(study.clustering.components, uploaded)
-    run = f"{study.dataset}-{study.method}-20260101-000000-10000.00000000"
-    up = [_uploads(run, device_name(i), n, study, chunk_size(profile)) for i, n in enumerate(shards, start=1)]
-    down = _downs(run, components, hyper.latent_dim)
-    payload = payload_bytes(study.method, devices=study.devices, uploaded_codes=uploaded, latent_dim=hyper.latent_dim,
-                            components=components, parameters=architecture.parameters)  # fmt: skip
-    sent_up, sent_down = [message for device in up for message in device], down * study.devices
+
+    def payload(method: str) -> Bytes:
+        return Bytes(*payload_bytes(method, devices=len(chosen), uploaded_codes=uploaded, latent_dim=hyper.latent_dim,
+                                    components=components, parameters=architecture.parameters))  # fmt: skip
+
+    run = f"{study.dataset}-{study.method}-{RUN}"
+    chunk, up_link, down_link = chunk_size(profile), uplink(profile), downlink(profile)
+    states, accept, broadcast = _downs(run, cohort, components, hyper.latent_dim)
+    traffic = [_Traffic([], states, None, [])] * (len(shards) - len(chosen)) + [
+        _Traffic(_uploads(run, device, shards[device], study, chunk), states, accept, broadcast) for device in chosen
+    ]
     memory, descriptors = demands(study.devices)
     return StudyPlan(
-        architecture.parameters, uploaded, Bytes(*payload),
-        Bytes(sum(m.size for m in sent_up), sum(m.size for m in sent_down)),
-        Bytes(_wire(sent_up, sent_down, uplink(profile)), _wire(sent_down, sent_up, downlink(profile))),
-        _training_s(study, architecture, max(shards)),
-        max(_transfer_s(one, uplink(profile)) for one in up) + _transfer_s(down, downlink(profile)),
-        memory, descriptors,
+        parameters=architecture.parameters, participants=len(chosen), uploaded=uploaded,
+        payload=payload(study.method), full_exchange=payload("parameter_sharing"),
+        message=Bytes(sum(m.size for one in traffic for m in one.up), sum(m.size for one in traffic for m in one.down)),
+        wire=Bytes(sum(_wire(one.up_bursts, one.down_bursts, up_link) for one in traffic),
+                   sum(_wire(one.down_bursts, one.up_bursts, down_link) for one in traffic)),
+        training_s=_training_s(study, architecture, max(shards[device] for device in chosen), len(chosen)),
+        transfer_s=max(_transfer_s(one.up, up_link) + _transfer_s(one.down, down_link) for one in traffic),
+        evaluation_s=_evaluation_s(study, architecture, max(shards.values()) + len(dataset.test), len(chosen)),
+        memory_bytes=memory, file_descriptors=descriptors, notes=tuple(_notes(study, uploaded)),
     )  # fmt: skip
 
 
-def _uploads(run: str, device: str, samples: int, study: Study, chunk: int) -> list[_Sent]:
+def warnings(study: Study, planned: StudyPlan) -> list[str]:
+    """Return what the reader of a plan must not miss, each one line with its mend."""
+    found, each, deadline = [], planned.seconds_per_round, study.participation.deadline
+    if each > SLOW_S:
+        found.append(
+            f"a round takes {duration_text(each)} on link {study.link}, all {study.rounds} rounds "
+            f"{duration_text(each * study.rounds)}; choose a faster link, fewer rounds or a smaller "
+            "training.upload_fraction"
+        )
+    if deadline != "auto" and deadline < each:
+        found.append(
+            f"participation.deadline is {deadline:g} s, but a round takes about {duration_text(each)}: uploads will be "
+            'late; raise it or leave it at "auto"'
+        )
+    return found
+
+
+# ---- what is said --------------------------------------------------------------------------------------------------
+
+
+def _shards(study: Study, dataset: Dataset) -> dict[str, int]:
+    """Return the records of every device; each must yield a code to upload."""
+    parts = iid(len(dataset.train), study.devices, study.seed, study.data.minimum_records)
+    shards = {device_name(number): len(rows) for number, rows in enumerate(parts, start=1)}
+    fewest = min(shards.values())
+    if upload_size(study.training.upload_fraction, fewest) == 0:
+        raise ConfigError(
+            f"training.upload_fraction: {study.training.upload_fraction} of {fewest} records is less than one code; "
+            "raise it or use fewer devices"
+        )
+    return shards
+
+
+def _uploads(run: str, device: str, samples: int, study: Study, chunk: int) -> list[_Message]:
     codes = upload_size(study.training.upload_fraction, samples)
     latents = np.zeros((codes, study.training.latent_dim), np.float32)
-    name = run.rsplit(".", 1)[0]
     chunks = _chunks(run, device, {"latents": latents}, chunk)
-    return [_Sent(topics.upload(name, device, c.round, c.index), len(encode(c))) for c in chunks]
+    return [_Message(topics.upload(run, device, c.round, c.index), len(encode(c))) for c in chunks]
 
 
-def _downs(run: str, components: int, latent_dim: int) -> list[_Sent]:
-    """What each device receives in a round: open, accept, closed, broadcast."""
-    name, device = run.rsplit(".", 1)[0], device_name(1)
+def _downs(
+    run: str, cohort: Cohort, components: int, latent_dim: int
+) -> tuple[list[_Message], _Message, list[_Message]]:
+    """Return what every device hears in a round (open, closed), and what who takes part hears besides: its upload's
+    acceptance, and the broadcast."""
     arrays = {
         "centroids": np.zeros((components, latent_dim), np.float32),
         "support": np.zeros(components, np.float32),
     }
     chunks = list(_chunks(run, SERVER, arrays, MAX_CHUNK))
-    common = {"run": run, "round": 50, "device": SERVER, "seq": TYPICAL_SEQ}
-    states: list[Header] = [
-        RoundState(**common, state="open", cohort=EVERYONE, deadline_s=1.5),  # type: ignore[arg-type]
-        RoundState(**common, state="closed", chunks=len(chunks), size=chunks[0].size, digest=chunks[0].digest),  # type: ignore[arg-type]
-    ]
-    told = [_Sent(topics.round_state(name), len(encode(state))) for state in states]
-    told.append(_Sent(topics.down(name, device, "accept"), len(encode(Accept(**common)))))  # type: ignore[arg-type]
-    return told + [_Sent(topics.broadcast(name, c.round, c.index), len(encode(c))) for c in chunks]
+    first, name = chunks[0], _incarnation(run)
+    states = [
+        RoundState(run=name, round=TYPICAL_ROUND, device=SERVER, seq=TYPICAL_SEQ, state="open", cohort=cohort,
+                   deadline_s=1.5),
+        RoundState(run=name, round=TYPICAL_ROUND, device=SERVER, seq=TYPICAL_SEQ, state="closed", chunks=first.chunks,
+                   size=first.size, digest=first.digest),
+    ]  # fmt: skip
+    accept = Accept(run=name, round=TYPICAL_ROUND, device=SERVER, seq=TYPICAL_SEQ)
+    return (
+        [_Message(topics.round_state(run), len(encode(state))) for state in states],
+        _Message(topics.down(run, device_name(1), "accept"), len(encode(accept))),
+        [_Message(topics.broadcast(run, c.round, c.index), len(encode(c))) for c in chunks],
+    )
 
 
 def _chunks(run: str, device: str, arrays: Arrays, size: int) -> Iterable[Chunk]:
-    return split(encode_arrays(arrays), size, run=run, round=50, device=device, seq=lambda: TYPICAL_SEQ)
+    return split(encode_arrays(arrays), size, run=_incarnation(run), round=TYPICAL_ROUND, device=device,
+                 seq=lambda: TYPICAL_SEQ)  # fmt: skip
 
 
-def _wire(sent: list[_Sent], received: list[_Sent], spec: LinkSpec) -> int:
-    """Bytes of one direction: packets and their headers, MQTT's acknowledgements of what comes the other way, and
-    TCP's, one for every two segments of the other direction."""
-    segments = [-(-message.packet // spec.mss) for message in sent]
-    opposite = sum(-(-message.packet // spec.mss) for message in received) + len(sent)
-    packets = sum(message.packet for message in sent) + PUBACK * len(received)
-    return packets + spec.header * (sum(segments) + len(received)) + spec.header * (opposite // 2)
+def _incarnation(run: str) -> str:
+    """Return a run's name as messages have it; see `edge_client.protocol.messages`."""
+    return f"{run}.00000000"
 
 
-def _transfer_s(messages: list[_Sent], spec: LinkSpec) -> float:
+# ---- what it takes -------------------------------------------------------------------------------------------------
+
+
+def _wire(sent: list[int], received: list[int], spec: LinkSpec) -> int:
+    """Bytes of one direction of one device: its bursts in segments with headers, and TCP's acknowledgements, one for
+    every two segments of the other direction."""
+    segments, opposite = (sum(-(-burst // spec.mss) for burst in bursts) for bursts in (sent, received))
+    return sum(sent) + spec.header * (segments + -(-opposite // 2))
+
+
+def _transfer_s(messages: list[_Message], spec: LinkSpec) -> float:
     """Seconds until the last of these messages has arrived, handed over at once."""
     state, arrive = LinkState(spec), 0.0
     for message in messages:
@@ -152,13 +242,39 @@ def _transfer_s(messages: list[_Sent], spec: LinkSpec) -> float:
     return arrive
 
 
-def _training_s(study: Study, architecture: Architecture, samples: int) -> float:
-    """Seconds of both local phases of the largest device; on the host all devices share its cores."""
+def _training_s(study: Study, architecture: Architecture, samples: int, participants: int) -> float:
+    """Seconds of both local phases of the largest device: 2 operations per weight and record forward, 4 backward."""
     hyper = study.training
     flops = 6.0 * samples * (
         hyper.recon_epochs * architecture.parameters + hyper.align_epochs * architecture.encoder_parameters
     )  # fmt: skip
     board = hardware(study.hardware).training_flops
-    if board is not None:
-        return flops / board
-    return flops / HOST_FLOPS * -(-study.devices // (os.cpu_count() or 1))
+    return _on_this_machine(flops, participants) if board is None else flops / board
+
+
+def _evaluation_s(study: Study, architecture: Architecture, records: int, participants: int) -> float:
+    """Seconds of a round's evaluations of one device, each a pass forward over its records and the test set."""
+    epochs = (study.training.recon_epochs, study.training.align_epochs)
+    times = sum(epochs) if study.evaluation.every == "epoch" else sum(1 for each in epochs if each)
+    return _on_this_machine(2.0 * architecture.parameters * records * times, participants)
+
+
+def _on_this_machine(flops: float, participants: int) -> float:
+    """Seconds of one device's work here, where all devices share the cores."""
+    return flops / HOST_FLOPS * max(1.0, participants / (os.cpu_count() or 1))
+
+
+def _notes(study: Study, uploaded: int) -> Iterable[str]:
+    if study.hardware == "host":
+        yield (
+            f"training and evaluation assume {HOST_FLOPS / 1e9:g} GFLOP/s for each of the {os.cpu_count()} cores here"
+        )
+    if study.participation.fraction < 1:
+        yield "the devices that take part change with the round; the figures are those of round 1"
+    if study.clustering.components > uploaded:
+        yield f"{uploaded} codes cannot make {study.clustering.components} clusters: K is reduced to {uploaded}"
+    if study.dataset == "bank":
+        yield (
+            f"bank's shards upload {BANK_UPLOADED_CODES:,} codes in all at the paper's settings; the paper prints "
+            f"{BANK_UPLOADED_CODES_PUBLISHED:,}, which no split it describes gives"
+        )

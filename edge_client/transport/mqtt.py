@@ -28,7 +28,11 @@ _REFUSED_FOR_GOOD = {"Bad user name or password", "Not authorized", "Unsupported
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A broker's address. The password never shows in a repr, a log or a study."""
+    """A broker's address. The password never shows in a repr, a log or a study.
+
+    `certified_as` is the name its certificate must bear if that is not `host`: a device behind an emulated link
+    connects to the link on this machine, but it is the broker that answers.
+    """
 
     host: str
     port: int
@@ -36,6 +40,7 @@ class Endpoint:
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     ca_file: str | None = None
+    certified_as: str | None = None
 
     def __str__(self) -> str:
         return f"{'mqtts' if self.tls else 'mqtt'}://{self.host}:{self.port}"
@@ -148,18 +153,33 @@ async def _close(client: aiomqtt.Client) -> None:
             client._disconnected.exception()  # mark as retrieved
 
 
+class _Context(ssl.SSLContext):
+    """Verifies the certificate against `certified_as` instead of the host connected to."""
+
+    certified_as: str | None = None
+
+    def wrap_socket(self, *args: Any, **kwargs: Any) -> ssl.SSLSocket:
+        return super().wrap_socket(
+            *args, **kwargs | ({"server_hostname": self.certified_as} if self.certified_as else {})
+        )
+
+
 def _tls(where: Endpoint) -> ssl.SSLContext:
+    context = _Context(ssl.PROTOCOL_TLS_CLIENT)
+    context.certified_as = where.certified_as
     try:
-        return ssl.create_default_context(cafile=where.ca_file)
+        context.load_verify_locations(where.ca_file) if where.ca_file else context.load_default_certs()
     except (OSError, ssl.SSLError) as error:
         raise EnvironmentFault(f"CA file {where.ca_file}: {error}; give a PEM file that can be read") from None
+    return context
 
 
 def _certificate(where: Endpoint, why: str) -> str:
+    name = where.certified_as or where.host
     if "mismatch" in why or "not valid for" in why:
         return (
-            f"the certificate of {where} is not valid for {where.host!r} ({why}); connect by a name or address that "
-            f"it lists, or issue one that lists {where.host!r} as subjectAltName"
+            f"the certificate of {where} is not valid for {name!r} ({why}); connect by a name or address that "
+            f"it lists, or issue one that lists {name!r} as subjectAltName"
         )
     return f"the certificate of {where} cannot be verified ({why}); pass the CA that signed it as --ca-file"
 

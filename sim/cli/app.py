@@ -10,33 +10,35 @@ from typing import Annotated, cast
 import typer
 
 from edge_client.errors import GcaError
+from sim.cli import needs
 from sim.cli.broker import broker
 from sim.cli.doctor import doctor
 from sim.cli.plan import plan
 from sim.cli.server import server
 from sim.cli.show import datasets, hardware, links
-from sim.cli.simulate import simulate
+from sim.cli.simulate import EXAMPLES, simulate
 
 # Typer carries its own copy of click from some version on: take the class it really raises.
 UsageError = cast(
     "type[typer.BadParameter]", next(k for k in typer.BadParameter.__mro__ if k.__name__ == "ClickException")
 )
+OWN = ("sim", "broker_server", "edge_client", "configs")
 
 app = typer.Typer(
     name="gca",
     help="Federated anomaly detection over MQTT, and what it costs in bytes and seconds.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (simulate, plan, server, broker, datasets, links, hardware, doctor):
+app.command(epilog=EXAMPLES)(simulate)
+for command in (plan, server, broker, datasets, links, hardware, doctor):
     app.command()(command)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def device(context: typer.Context) -> None:
-    """Take part in a federation as one device, on this machine or a Raspberry Pi.
+    """Take part in a federation as one device.
 
     Example: gca device --broker mqtt://192.168.1.10 --run magic --id pi-kitchen --data records.npz
     """
@@ -45,37 +47,61 @@ def device(context: typer.Context) -> None:
     raise typer.Exit(main(context.args))
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"gca {version('gca')}")
+        raise typer.Exit
+
+
 @app.callback()
 def common(
     debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
-    show_version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
+    show_version: Annotated[
+        bool, typer.Option("--version", help="print the version", callback=_print_version, is_eager=True)
+    ] = False,
 ) -> None:
-    if show_version:
-        print(version("gca"))
-        raise typer.Exit
     if debug:
         os.environ["GCA_DEBUG"] = "1"
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(words: Sequence[str]) -> int:
     """Run one command line; return its exit code."""
-    words = list(arguments)
-    if "--debug" in words:  # allowed anywhere
-        words.remove("--debug")
-        os.environ["GCA_DEBUG"] = "1"
-    if words == ["--version"]:
-        words += ["doctor"]  # the callback prints and exits before any command runs
     try:
-        code = app(words, prog_name="gca", standalone_mode=False)
+        code = app(list(words) or ["--help"], prog_name="gca", standalone_mode=False)
+        sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except GcaError as error:
-        if os.environ.get("GCA_DEBUG"):
-            traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
     except UsageError as error:
-        print(f"error: {error.format_message()}; see gca --help", file=sys.stderr)
-        return 2
+        context = getattr(error, "ctx", None)
+        return _fail(
+            f"{error.format_message().rstrip('.')}; see {context.command_path if context else 'gca'} --help", 2
+        )
     except (typer.Abort, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if os.environ.get("GCA_DEBUG"):
+            traceback.print_exc()
+        return _explain(_alone(error), list(words))
+
+
+def _explain(error: Exception, words: list[str]) -> int:
+    if isinstance(error, GcaError):
+        return _fail(str(error), error.exit_code)
+    if isinstance(error, ModuleNotFoundError) and error.name and error.name.split(".")[0] not in OWN:
+        return _fail(needs(words, error.name), 3)
+    return _fail(f"a fault in gca itself: {type(error).__name__}: {error}; run it again with --debug and report it", 1)
+
+
+def _alone(error: Exception) -> Exception:
+    """Return the one error inside groups of one."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _fail(text: str, code: int) -> int:
+    print(f"error: {' '.join(text.split())}", file=sys.stderr)
+    return code

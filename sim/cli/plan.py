@@ -2,9 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from sim.config import Study
+    from sim.plan import Bytes, StudyPlan
 
 
 def plan(
@@ -12,57 +16,83 @@ def plan(
     devices: Annotated[int | None, typer.Option(help="number of emulated devices")] = None,
     rounds: Annotated[int | None, typer.Option(help="global rounds R")] = None,
     seed: Annotated[int | None, typer.Option(help="seed of everything random")] = None,
+    method: Annotated[str | None, typer.Option(help="federated method")] = None,
     dataset: Annotated[str | None, typer.Option(help="dataset, see `gca datasets`")] = None,
     link: Annotated[str | None, typer.Option(help="link profile, see `gca links`, or UP/DOWN/RTT")] = None,
     hardware: Annotated[str | None, typer.Option(help="board to emulate, see `gca hardware`")] = None,
+    broker: Annotated[str | None, typer.Option(help="embedded, mqtt://HOST:PORT or mqtts://HOST:PORT")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="any key, as training.latent_dim=8")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="folder with the datasets' files")] = None,
     json_: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
-    """Say what a study will cost in bytes, seconds, memory and file descriptors, and refuse the impossible.
+    """Say what a study costs, before it runs.
+
+    Bytes, seconds, memory and file descriptors; what this machine cannot hold is refused.
 
     Example: gca plan paper/magic --link lte-m-hd-peak
     """
     from sim.config import load_study, parse_override
     from sim.data import load
     from sim.emulation.workload import check_machine
-    from sim.plan import HOST_FLOPS, plan_study
-    from sim.units import bytes_text, duration_text
+    from sim.plan import plan_study
 
     overrides: dict[str, object] = dict(parse_override(one) for one in set_ or ())
-    overrides |= {"devices": devices, "rounds": rounds, "seed": seed, "dataset": dataset, "link": link,
-                  "hardware": hardware}  # fmt: skip
+    overrides |= {"devices": devices, "rounds": rounds, "seed": seed, "method": method, "dataset": dataset,
+                  "link": link, "hardware": hardware, "broker": broker}  # fmt: skip
     study = load_study(config, overrides)
     planned = plan_study(study, load(study.dataset, data_dir))
     if json_:
-        print(json.dumps({
-            "dataset": study.dataset, "method": study.method, "devices": study.devices, "rounds": study.rounds,
-            "parameters": planned.parameters, "uploaded_codes": planned.uploaded,
-            "payload_bytes": vars(planned.payload), "message_bytes": vars(planned.message),
-            "wire_bytes": vars(planned.wire), "seconds_per_round": planned.seconds_per_round,
-            "memory_bytes": planned.memory_bytes, "file_descriptors": planned.file_descriptors,
-        }))  # fmt: skip
+        print(json.dumps(_json(study, planned)))
     else:
-        both = {"payload": planned.payload, "message": planned.message, "wire (about)": planned.wire}
-        print(f"{study.dataset}, {study.method}, {study.devices} devices, {study.rounds} rounds, link {study.link}")
-        for name, count in both.items():
-            print(f"  {name:<13} per round: up {bytes_text(count.up):>8}, down {bytes_text(count.down):>8}; "
-                  f"in all {bytes_text((count.up + count.down) * study.rounds)}")  # fmt: skip
-        each = planned.seconds_per_round
-        parts = f"training {duration_text(planned.training_s)}, transfer {duration_text(planned.transfer_s)}"
-        print(f"  time per round about {duration_text(each)} ({parts}); in all {duration_text(each * study.rounds)}")
-        if study.hardware == "host":
-            print(f"  training assumes {HOST_FLOPS / 1e9:g} GFLOP/s per core of this machine; evaluations come on top")
-        print(f"  this machine: {bytes_text(planned.memory_bytes)} of memory, {planned.file_descriptors} descriptors")
-    if study.dataset == "bank":
-        _tell_of_bank()
+        _show(study, planned)
     check_machine(study.devices)
 
 
-def _tell_of_bank() -> None:
-    import sys
+def _json(study: "Study", planned: "StudyPlan") -> dict[str, Any]:
+    from sim.plan import warnings
 
-    from sim.payload import BANK_UPLOADED_CODES, BANK_UPLOADED_CODES_PUBLISHED
+    def total(count: "Bytes") -> dict[str, int]:
+        return {"up": count.up * study.rounds, "down": count.down * study.rounds}
 
-    print(f"note: bank's shards upload {BANK_UPLOADED_CODES:,} codes in all at the paper's settings; the paper prints "
-          f"{BANK_UPLOADED_CODES_PUBLISHED:,}, which no split it describes gives", file=sys.stderr)  # fmt: skip
+    return {
+        "dataset": study.dataset, "method": study.method, "devices": study.devices, "rounds": study.rounds,
+        "link": study.link, "hardware": study.hardware,
+        "participants": planned.participants, "uploaded_codes": planned.uploaded, "parameters": planned.parameters,
+        "payload_bytes": vars(planned.payload), "message_bytes": vars(planned.message),
+        "wire_bytes": vars(planned.wire), "full_parameter_payload_bytes": vars(planned.full_exchange),
+        "seconds_per_round": planned.seconds_per_round, "training_seconds": planned.training_s,
+        "transfer_seconds": planned.transfer_s, "evaluation_seconds": planned.evaluation_s,
+        "memory_bytes": planned.memory_bytes, "file_descriptors": planned.file_descriptors,
+        "total": {
+            "payload_bytes": total(planned.payload), "message_bytes": total(planned.message),
+            "wire_bytes": total(planned.wire), "seconds": planned.seconds_per_round * study.rounds,
+        },
+        "notes": list(planned.notes), "warnings": warnings(study, planned),
+    }  # fmt: skip
+
+
+def _show(study: "Study", planned: "StudyPlan") -> None:
+    from sim.plan import warnings
+    from sim.units import bytes_text, duration_text
+
+    print(f"{study.dataset}, {study.method}, {study.devices} devices of which {planned.participants} take part in a "
+          f"round, {study.rounds} rounds\nlink {study.link}, hardware {study.hardware}\n")  # fmt: skip
+    print(f"{'all devices':<24}{'up':>10}{'down':>10}{'all rounds':>14}")
+    for name, count in {
+        "payload: tensors alone": planned.payload,
+        "message: msgpack bodies": planned.message,
+        "wire: with TCP/IP, about": planned.wire,
+        "full parameters, payload": planned.full_exchange,
+    }.items():
+        total = (count.up + count.down) * study.rounds
+        print(f"{name:<24}{bytes_text(count.up):>10}{bytes_text(count.down):>10}{bytes_text(total):>14}")
+    each = planned.seconds_per_round
+    print(f"\na round takes about {duration_text(each)}: training {duration_text(planned.training_s)}, transfer "
+          f"{duration_text(planned.transfer_s)}; all rounds {duration_text(each * study.rounds)}")  # fmt: skip
+    print(f"evaluations on this machine come on top: {duration_text(planned.evaluation_s)} a round")
+    print(f"this machine needs {bytes_text(planned.memory_bytes)} of memory and {planned.file_descriptors} file "
+          "descriptors")  # fmt: skip
+    for note in planned.notes:
+        print(f"note: {note}")
+    for warning in warnings(study, planned):
+        print(f"warning: {warning}")

@@ -1,6 +1,7 @@
 """`gca simulate`: the main job, from a configuration to a study with its summary."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -29,6 +30,10 @@ def simulate(
     link: Annotated[str | None, typer.Option(help="link profile, see `gca links`, or UP/DOWN/RTT")] = None,
     hardware: Annotated[str | None, typer.Option(help="board to emulate, see `gca hardware`")] = None,
     broker: Annotated[str | None, typer.Option(help="embedded, mqtt://HOST:PORT or mqtts://HOST:PORT")] = None,
+    username: Annotated[
+        str | None, typer.Option(help="user name at a real broker; the password is GCA_PASSWORD")
+    ] = None,
+    ca_file: Annotated[str | None, typer.Option(help="PEM file of the CA that signed the broker's certificate")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="any key, as training.latent_dim=8")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="folder with the datasets' files")] = None,
     output: Annotated[Path | None, typer.Option(help="folder for the study (default: a new one in studies/)")] = None,
@@ -46,14 +51,19 @@ def simulate(
 
     from rich.console import Console
 
+    from edge_client.transport.mqtt import endpoint
     from sim.emulation.study import run_study
     from sim.progress import progress
     from sim.studies import new_directory
     from sim.summary import result_json, show_summary
 
+    real = None
+    if study.broker != "embedded":
+        password = os.environ.get("GCA_PASSWORD")
+        real = endpoint(study.broker, username=username, password=password, ca_file=ca_file)
     directory = output or new_directory(study.dataset, study.method)
     display = progress(sys.stderr if json_ else sys.stdout, study.rounds, quiet=quiet or json_)
-    width = run_study(study, directory, display, data_dir, order=START_ORDERS[start_order](study.devices))
+    width = run_study(study, directory, display, data_dir, order=START_ORDERS[start_order](study.devices), broker=real)
     if json_:
         print(json.dumps(result_json(directory)))
     else:

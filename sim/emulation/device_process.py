@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal
@@ -30,8 +31,7 @@ class DeviceSpec(msgspec.Struct, frozen=True):
 
     run: str
     device: str
-    host: str
-    port: int
+    broker: Endpoint
     records: str
     test: str
     model: str
@@ -42,9 +42,6 @@ class DeviceSpec(msgspec.Struct, frozen=True):
     evaluate: Literal["epoch", "round", "never"]
     flops_per_s: float | None
     seed: int
-    username: str | None = None
-    tls: bool = False
-    ca_file: str | None = None
 
 
 def main(spec: bytes, connection: Connection) -> None:
@@ -67,7 +64,8 @@ async def _live(spec: DeviceSpec, pipe: Pipe[FromDevice]) -> None:
     instance = os.urandom(4).hex()
     who = Identity(spec.run, spec.device, instance, samples, input_dim, spec.up_rate, spec.down_rate, spec.keepalive,
                    spec.chunk_size)  # fmt: skip
-    where = Endpoint(spec.host, spec.port, spec.tls, spec.username, os.environ.get("GCA_PASSWORD"), spec.ca_file)
+    # A password does not travel through arguments: every process of the run reads it from its environment.
+    where = replace(spec.broker, password=os.environ.get("GCA_PASSWORD"))
     clock = RealClock()
     session = Session(who, connector(where), clock, stream(spec.seed, "backoff", 0, spec.device),
                       lambda text: pipe.send(DeviceLog(text)))  # fmt: skip

@@ -1,10 +1,11 @@
 """`gca simulate` in real time: spawn, connect, run, write down, clean up."""
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +18,7 @@ from broker_server.server import Server
 from edge_client.clock import RealClock
 from edge_client.errors import GcaError
 from edge_client.offload import into
-from edge_client.transport.mqtt import connector, endpoint
+from edge_client.transport.mqtt import Endpoint, connector, endpoint
 from sim.config import Study
 from sim.emulation.device_process import DeviceSpec
 from sim.emulation.device_process import main as device_main
@@ -50,13 +51,15 @@ FAREWELL_S = 10.0
 
 @dataclass(frozen=True)
 class Federation:
-    """One run of a study in real time. `order` is the order in which the devices are started."""
+    """One run of a study in real time, written to `directory`. `broker` is a real one, None for our own. `order` is
+    the order in which the devices are started."""
 
     study: Study
     plan: RunPlan
     shards: tuple[Shard, ...]
     test: Path
-    models: Path
+    directory: Path
+    broker: Endpoint | None = None
     flops_per_s: float | None = None
     order: Sequence[int] | None = None
 
@@ -99,11 +102,13 @@ class _Emulation:
     async def run(self) -> Finished:
         network = self._start_network()
         up = await self._unless_failed(self._network_up)
+        # For whoever wants to watch a device's link with a capture of their own.
+        (self.federation.directory / "network.json").write_text(json.dumps(up.ports))
         clock = RealClock()
         torch.set_num_threads(1)  # a sum must not depend on how many cores this machine has
 
         with ThreadPoolExecutor(1) as pool:
-            connect = connector(endpoint(self._broker or up.broker))
+            connect = connector(self.federation.broker or endpoint(up.broker))
             self.journal.at_boundary = partial(self._read_links, network)
             method = server_method(self.federation.study)
             server = Server(self.federation.plan, method, connect, clock, self.journal, into(pool))
@@ -124,14 +129,8 @@ class _Emulation:
 
     # ---- processes ----------------------------------------------------------------------------------------------
 
-    @property
-    def _broker(self) -> str | None:
-        """The url of a real broker, None for our own."""
-        return None if self.federation.study.broker == "embedded" else self.federation.study.broker
-
     def _start_network(self) -> Child[FromNetwork]:
-        study = self.federation.study
-        real = endpoint(self._broker) if self._broker else None
+        study, real = self.federation.study, self.federation.broker
         spec = NetworkSpec(
             {shard.device: study.link for shard in self.federation.shards},
             (real.host, real.port) if real else None,
@@ -150,7 +149,8 @@ class _Emulation:
         for number in federation.order or range(len(federation.shards)):
             shard = federation.shards[number]
             spec = DeviceSpec(
-                run=federation.plan.run, device=shard.device, host="127.0.0.1", port=ports[shard.device],
+                run=federation.plan.run, device=shard.device,
+                broker=self._behind_link(shard.device, ports[shard.device]),
                 records=str(shard.path), test=str(federation.test), model=str(self._model(shard)),
                 up_rate=profile.up or 0.0, down_rate=profile.down or 0.0, keepalive=keepalive(profile, chunk),
                 chunk_size=chunk, evaluate=federation.study.evaluation.every, flops_per_s=federation.flops_per_s,
@@ -159,6 +159,12 @@ class _Emulation:
             child: Child[FromDevice] = Child(self._context, shard.device, device_main, spec, FromDevice)
             self.children.append(child)
             child.pipe.listen(partial(self._hear_device, child), partial(self._device_gone, child))
+
+    def _behind_link(self, device: str, port: int) -> Endpoint:
+        """Return the broker as a device sees it: at its own link's port on this machine."""
+        real = self.federation.broker or Endpoint("127.0.0.1", 0)
+        user = real.username or (device if real.password else None)
+        return replace(real, host="127.0.0.1", port=port, username=user, password=None, certified_as=real.host)
 
     def _hear_network(self, told: FromNetwork) -> None:
         match told:
@@ -229,7 +235,7 @@ class _Emulation:
                 task.cancel()
 
     def _model(self, shard: Shard) -> Path:
-        return self.federation.models / f"{shard.device}.safetensors"
+        return self.federation.directory / "models" / f"{shard.device}.safetensors"
 
     def _state_sha256(self) -> str | None:
         """The hash over all final models in device order; None when a device has not written its own."""

@@ -8,9 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Protocol
 
-from broker_server.store import StudyStore
-
 from broker_server.records import Closing, RoundRecord
+from broker_server.store import StudyStore
 from edge_client.protocol.messages import Telemetry
 from sim.links.proxy import DirectionCounters, LinkCounters
 

@@ -5,7 +5,6 @@ from hashlib import sha256
 from pathlib import Path
 
 from broker_server.checkpoint import load_checkpoint, save_checkpoint
-
 from edge_client.model.trainer import ModelState
 
 

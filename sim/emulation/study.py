@@ -9,6 +9,7 @@ from pathlib import Path
 from broker_server.records import Outcome
 from broker_server.store import StudyStore
 from edge_client.errors import GcaError
+from edge_client.transport.mqtt import Endpoint
 from sim.config import Study, dump
 from sim.data import load
 from sim.emulation.federation import Federation, Finished, run
@@ -21,11 +22,12 @@ from sim.studies import make_directory, run_name
 
 
 def run_study(study: Study, directory: Path, display: Display, data_dir: Path | None = None,
-              order: Sequence[int] | None = None) -> int:  # fmt: skip
+              order: Sequence[int] | None = None, broker: Endpoint | None = None) -> int:  # fmt: skip
     """Run a study and leave its results in `directory`, which must be new or empty; return the width of a record.
 
     Everything that can be refused is refused before the first process starts. `order` starts the devices in another
-    order than by name; the results do not depend on it. Raises `GcaError` if the run fails: what was recorded until
+    order than by name; the results do not depend on it.
+    `broker` is the real one to use, None for our own. Raises `GcaError` if the run fails: what was recorded until
     then stays readable.
     """
     link(study.link)
@@ -41,7 +43,7 @@ def run_study(study: Study, directory: Path, display: Display, data_dir: Path | 
         number = store.begin_run(plan, study.devices, study.dataset)
         journal = Journal(store, number, display)
         began = time.monotonic()
-        federation = Federation(study, plan, shards, test, directory / "models", flops, order)
+        federation = Federation(study, plan, shards, test, directory, broker, flops, order)
         finished = Finished(Outcome(False, 0, 0.0, "interrupted"), None)
         try:
             finished = asyncio.run(_until_told_to_stop(federation, journal))

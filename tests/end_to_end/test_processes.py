@@ -73,8 +73,9 @@ def test_a_killed_device_ends_the_run_with_its_name(tmp_path: Path) -> None:
 
 
 def test_more_devices_than_the_machine_holds_are_refused_before_the_start(tmp_path: Path) -> None:
-    done = gca("simulate", "demo", "--devices", "250", "--set", "data.minimum_records=1", "--output", str(tmp_path / "s"),
-               preamble="import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))")  # fmt: skip
+    few = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))"
+    many = ("simulate", "demo", "--devices", "250", "--set", "data.minimum_records=1")
+    done = gca(*many, "--output", str(tmp_path / "s"), preamble=few)
     assert done.returncode == 3
     assert "512" in done.stderr and "--devices" in done.stderr
     assert not (tmp_path / "s").exists()
