@@ -1,0 +1,37 @@
+"""The command inside this process, which saves the imports; `end_to_end_tools.gca` is the real one."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sim.cli.app import run
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command line left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    def call(*words: str) -> Said:
+        capfd.readouterr()
+        code = run(list(words))
+        return Said(code, *capfd.readouterr())
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    folder = os.environ.get("GCA_DATA_DIR")
+    if not folder:
+        pytest.skip("GCA_DATA_DIR is not set: the published data files are not on this machine")
+    return Path(folder)
