@@ -5,6 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from broker_server.plan import RunPlan
 from broker_server.records import Outcome
 from broker_server.server import Server
 from broker_server.store import StudyStore
@@ -14,15 +15,14 @@ from edge_client.offload import into
 from edge_client.transport.mqtt import Endpoint, connector
 from sim.config import Study, dump
 from sim.emulation.journal import Display, Journal
-from sim.run_plan import run_plan, server_method
+from sim.run_plan import server_method
 
 
-def serve_run(study: Study, name: str, where: Endpoint, directory: Path, display: Display) -> Outcome:
+def serve_run(study: Study, plan: RunPlan, where: Endpoint, directory: Path, display: Display) -> Outcome:
     """Wait for the study's devices, run its rounds, and write results into `directory`.
 
     There is no wire ledger here: that belongs to links, and these are real. Raises `GcaError` if the run fails.
     """
-    plan = run_plan(study, name)
     (directory / "study.toml").write_text(dump(study))
     with StudyStore.create(directory) as store:
         number = store.begin_run(plan, study.devices, study.dataset)
@@ -43,5 +43,5 @@ def serve_run(study: Study, name: str, where: Endpoint, directory: Path, display
             journal.close()
             store.finish(number, outcome, time.monotonic() - began, None)
     if not outcome.completed:
-        raise GcaError(f"run {name} ended early: {outcome.reason}")
+        raise GcaError(f"run {plan.run} ended early: {outcome.reason}")
     return outcome

@@ -28,12 +28,14 @@ def server(
     from edge_client.transport.mqtt import endpoint
     from sim.config import load_study, parse_override
     from sim.progress import progress
+    from sim.run_plan import run_plan
     from sim.serve import serve_run
     from sim.studies import make_directory
 
     overrides: dict[str, object] = dict(parse_override(one) for one in set_ or ())
     study = load_study(config, overrides | {"devices": devices, "rounds": rounds})
+    plan = run_plan(study, run)  # refuses a bad name before a folder is named by it
     password = os.environ.get("GCA_PASSWORD")
     where = endpoint(broker, username=username or (SERVER if password else None), password=password, ca_file=ca_file)
     directory = make_directory(output or Path("studies") / run)
-    serve_run(study, run, where, directory, progress(sys.stdout, study.rounds, quiet=quiet))
+    serve_run(study, plan, where, directory, progress(sys.stdout, study.rounds, quiet=quiet))
