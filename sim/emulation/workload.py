@@ -11,8 +11,8 @@ from sim.config import Study
 from sim.data import Dataset
 from sim.data.partition import device_name, iid
 
-DEVICE_BYTES = 45_000_000
-"""Private memory of one device process at its peak, measured by `benchmarks/footprint.py`, rounded up."""
+DEVICE_BYTES = 25_000_000
+"""Private memory of one device process: 15 MB by `benchmarks/footprint.py`, and room for its records."""
 PARENT_BYTES = 450_000_000
 """The server with torch, and the network process."""
 DEVICE_DESCRIPTORS = 8
