@@ -50,9 +50,8 @@ async def live(device: Device) -> ModelState:
     """
     session = device.session
     async with _connected(session):
-        welcome = await session.welcome()
         try:
-            work = _Work(device, welcome)
+            work = _Work(device, await session.welcome())
             state = await work.do("initialisation", work.method.initial, work.context(_Round(0)))
             last = work.welcome.round
             while (opening := await session.next_round(last)).state != "ended":

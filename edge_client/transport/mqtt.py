@@ -56,9 +56,15 @@ def endpoint(url: str, *, username: str | None = None, password: str | None = No
     if parts.password:
         raise ConfigError("broker address: a password does not belong into an address; set GCA_PASSWORD instead")
     try:
-        port = parts.port or (8883 if parts.scheme == "mqtts" else 1883)
+        parts.hostname.encode("idna")
+    except UnicodeError:
+        raise ConfigError(f"broker address: {parts.hostname[:80]!r} cannot be a host name; {mend[:200]}") from None
+    try:
+        port = (8883 if parts.scheme == "mqtts" else 1883) if parts.port is None else parts.port
     except ValueError:
-        raise ConfigError(f"broker address: the port is not a number from 1 to 65535; {mend}") from None
+        port = 0
+    if port == 0:
+        raise ConfigError(f"broker address: the port is not a number from 1 to 65535; {mend}")
     user = unquote(parts.username) if parts.username else username
     return Endpoint(parts.hostname, port, parts.scheme == "mqtts", user, password, ca_file)
 
