@@ -8,14 +8,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
-from edge_client.errors import GcaError
+from edge_client.errors import EnvironmentFault, GcaError
 from edge_client.protocol.chunks import MAX_CHUNK
 from edge_client.transport.base import Settings, Transport
-from edge_client.transport.mqtt import connector, endpoint
+from edge_client.transport.mqtt import Endpoint, connector
 
 NEEDED = ("numpy", "msgpack", "msgspec", "aiomqtt")
 SERVER = ("torch", "sklearn", "safetensors", "typer")
@@ -53,17 +54,24 @@ def examine_machine() -> list[Finding]:
     return findings
 
 
-async def examine_broker(url: str) -> list[Finding]:
-    """Check what a broker does with QoS 1, retained messages and large messages."""
-    where = endpoint(url, username=os.environ.get("GCA_USERNAME"), password=os.environ.get("GCA_PASSWORD"))
+async def examine_broker(where: Endpoint, sizes: Sequence[int] = PROBES) -> list[Finding]:
+    """Check what a broker does with QoS 1 and with messages of these sizes."""
     try:
         async with connector(where)(Settings(f"gca-doctor-{os.getpid()}", keepalive=20)) as transport:
-            return [Finding("broker", "ok", f"{where} answers"), *await _probe(transport)]
+            return [Finding("broker", "ok", f"{where} answers"), *await _probe(transport, sizes)]
     except GcaError as error:
         return [Finding("broker", "missing", str(error))]
 
 
-async def _probe(transport: Transport) -> list[Finding]:
+async def require_broker(where: Endpoint) -> None:
+    """Raise `EnvironmentFault` unless this broker is there and lets our largest message through: a broker that finds
+    a message too large drops it without a word, and a run would wait for it."""
+    for finding in await examine_broker(where, (NEEDS_MESSAGE,)):
+        if finding.state == "missing":
+            raise EnvironmentFault(f"{where}: {finding.what}: {finding.detail}; look with gca doctor --broker {where}")
+
+
+async def _probe(transport: Transport, sizes: Sequence[int]) -> list[Finding]:
     """Send messages of growing size to ourselves. A broker that finds one too large drops it or the connection."""
     topic, findings = f"gca/v1/doctor/pres/doctor-{os.getpid()}", []
     passed = 0
@@ -72,7 +80,7 @@ async def _probe(transport: Transport) -> list[Finding]:
         inbox = transport.messages()
         loop = asyncio.get_running_loop()
         began = loop.time()
-        for size in (16, *PROBES):
+        for size in (16, *sizes):
             async with asyncio.timeout(PATIENCE_S):
                 await transport.publish(topic, bytes(size))
                 message = await anext(inbox)
@@ -84,14 +92,14 @@ async def _probe(transport: Transport) -> list[Finding]:
             passed = size
     except (GcaError, TimeoutError, StopAsyncIteration):
         pass
-    return [*findings, _message_limit(passed)]
+    return [*findings, _message_limit(passed, sizes)]
 
 
-def _message_limit(passed: int) -> Finding:
+def _message_limit(passed: int, sizes: Sequence[int]) -> Finding:
     """Say what the largest message that came back means."""
-    if passed == PROBES[-1]:
+    if passed == sizes[-1]:
         return Finding("largest message", "ok", f"{passed} bytes and perhaps more")
-    refused = next(size for size in PROBES if size > passed)
+    refused = next(size for size in sizes if size > passed)
     limit = f"{passed} bytes passed, {refused} did not"
     if passed >= NEEDS_MESSAGE:
         return Finding("largest message", "ok", f"{limit}; {NEEDS_MESSAGE} are needed")

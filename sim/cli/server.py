@@ -1,5 +1,6 @@
 """`gca server`: the round coordinator and aggregation for devices on real machines."""
 
+import asyncio
 import os
 import sys
 from pathlib import Path
@@ -27,6 +28,7 @@ def server(
     from edge_client.protocol.messages import SERVER
     from edge_client.transport.mqtt import endpoint
     from sim.config import load_study, parse_override
+    from sim.doctor import require_broker
     from sim.progress import progress
     from sim.run_plan import run_plan
     from sim.serve import serve_run
@@ -37,5 +39,6 @@ def server(
     plan = run_plan(study, run)  # refuses a bad name before a folder is named by it
     password = os.environ.get("GCA_PASSWORD")
     where = endpoint(broker, username=username or (SERVER if password else None), password=password, ca_file=ca_file)
+    asyncio.run(require_broker(where))
     directory = make_directory(output or Path("studies") / run)
     serve_run(study, plan, where, directory, progress(sys.stdout, study.rounds, quiet=quiet))

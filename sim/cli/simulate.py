@@ -1,5 +1,6 @@
 """`gca simulate`: the main job, from a configuration to a study with its summary."""
 
+import asyncio
 import json
 import os
 import sys
@@ -52,6 +53,7 @@ def simulate(
     from rich.console import Console
 
     from edge_client.transport.mqtt import endpoint
+    from sim.doctor import require_broker
     from sim.emulation.study import run_study
     from sim.progress import progress
     from sim.studies import new_directory
@@ -61,6 +63,7 @@ def simulate(
     if study.broker != "embedded":
         password = os.environ.get("GCA_PASSWORD")
         real = endpoint(study.broker, username=username, password=password, ca_file=ca_file)
+        asyncio.run(require_broker(real))
     directory = output or new_directory(study.dataset, study.method)
     display = progress(sys.stderr if json_ else sys.stdout, study.rounds, quiet=quiet or json_)
     width = run_study(study, directory, display, data_dir, order=START_ORDERS[start_order](study.devices), broker=real)

@@ -1,12 +1,15 @@
 """The main job through the command: results, ledgers and hashes of whole runs over real MQTT."""
 
+import asyncio
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 from brokers import open_broker
+from end_to_end_tools import gca
 
+from broker_server.broker.limits import Limits
 from sim.config import load_study
 from sim.data import load
 from sim.payload import payload_bytes
@@ -50,9 +53,7 @@ async def test_magic_ends_the_same_on_both_brokers_in_any_order(simulate, data_d
     embedded = simulate(*magic)
     reordered = simulate(*magic, "--start-order", "reversed")
     async with open_broker("mosquitto") as broker:
-        from asyncio import to_thread
-
-        real = await to_thread(simulate, *magic, "--broker", broker.url)
+        real = await asyncio.to_thread(simulate, *magic, "--broker", broker.url)
     assert embedded["state_sha256"] == reordered["state_sha256"] == real["state_sha256"]
     assert embedded["payload_bytes"] == real["payload_bytes"]
 
@@ -119,3 +120,12 @@ def test_partial_participation_draws_the_asked_number(simulate) -> None:
     # Who is not in the cohort does not pay for the broadcast either.
     down = study_rows(result, "SELECT count(*) FROM transfers WHERE side='device' AND kind='broadcast'")[0][0]
     assert down == 12
+
+
+async def test_a_broker_whose_limit_is_too_small_is_refused_before_the_run(tmp_path: Path) -> None:
+    """It would drop our chunks without a word; the error names what passed, what did not, and the size needed."""
+    async with open_broker("embedded", limits=Limits(max_packet_size=20_000)) as broker:
+        done = await asyncio.to_thread(gca, "simulate", "demo", "--broker", broker.url, "--output", str(tmp_path / "s"))
+    assert done.returncode == 3
+    assert "66560" in done.stderr and "max_packet_size" in done.stderr
+    assert not (tmp_path / "s").exists()
