@@ -1,8 +1,21 @@
-"""The tables of a study (`study.sqlite`). Times in seconds since the run began, sizes in bytes.
+"""The tables of a study (`study.sqlite`). Every row but those of `runs` names its run, by number.
 
-Message and payload bytes come from both ends (`side`), which is how lost messages show; wire bytes come from the
-device's emulated link: `stream_bytes` is what a capture of the TCP payload sees, `wire_bytes` adds the modelled
-TCP/IP headers, `ack_bytes` are the pure acknowledgements travelling in this direction.
+Times are seconds on the run's clock since it began, sizes bytes, fractions in [0, 1]; NULL is "undefined" (NaN).
+Round 0 is what happened before round 1 opened. Directions are "up" (device to server) and "down".
+
+runs          what was asked for; `completed`, `reason`, seconds and the hash over all final parameters are NULL until
+              the run has ended. `seconds_wall` passed for the person waiting, `seconds_clock` on the run's clock
+rounds        opened: the cohort was called; closed: the last upload was in, or time was up; published: the broadcast
+              was handed over; `deadline_s` NULL without one; `diagnostics` is what the method says of it, as JSON
+participants  the fate of each upload that was called for
+transfers     messages, the bytes of their tensors (`payload_bytes`) and of their msgpack bodies (`message_bytes`), as
+              counted by each end (`side`): the difference is what was lost
+wire          what crossed a device's emulated link: `stream_bytes` is what a capture of the TCP payload sees,
+              `wire_bytes` adds the modelled TCP/IP headers of its `segments`, `ack_bytes` are the pure
+              acknowledgements that travelled in this direction
+evaluations   one device's model on its test set, after an epoch (from 1) of a phase
+stages        seconds that a device spent in each stage of a round
+events        what was late, duplicate, stale, foreign, malformed or told, `count` times; `device` NULL: the server says
 """
 
 VERSION = 1

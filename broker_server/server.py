@@ -142,7 +142,7 @@ class Server:
 
     async def _say_goodbye(self) -> None:
         """Let the terminal state reach the devices and their goodbyes reach us, then leave nothing on the broker."""
-        if not await within(self._clock, FAREWELL_S, self._all_gone()):
+        if not await within(self._clock, max(FAREWELL_S, self.plan.patience_s), self._all_gone()):
             self._sink.note(f"no goodbye came from: {', '.join(sorted(self.coordinator.members.joined))}")
         actions, closing = self.coordinator.closing()
         self._carry_out(actions)

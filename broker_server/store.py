@@ -1,9 +1,12 @@
 """The study store: one SQLite file in WAL mode, one transaction per fact, readable while a run writes it.
 
-A process killed at any instant leaves whole rounds behind: SQLite rolls back what was not committed.
+A process killed at any instant leaves whole rounds behind: SQLite rolls back what was not committed. A finished
+round is also forced to the disk, and all that was written before it with it; the many small facts between rounds
+are not forced one by one, because the server waits meanwhile.
 """
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,9 +34,9 @@ class StudyStore:
     def create(cls, directory: Path) -> Self:
         """Make the store of a new study; raises `EnvironmentFault` when the folder cannot hold one."""
         path = directory / FILE
-        with _faults(path):
-            connection = sqlite3.connect(path)
-            connection.executescript(f"PRAGMA journal_mode=WAL; PRAGMA user_version={VERSION}; {TABLES}")
+        with _faults(path), _connected(path) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.executescript(f"BEGIN; PRAGMA user_version={VERSION}; {TABLES} COMMIT;")
             return cls(path, connection)
 
     @classmethod
@@ -42,12 +45,11 @@ class StudyStore:
         path = directory / FILE
         if not path.is_file():
             raise EnvironmentFault(f"{directory}: holds no study ({FILE} is missing); give the folder of a study")
-        with _faults(path):
-            connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        with _faults(path), _connected(_read_only(path), uri=True) as connection:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version != VERSION:
-            raise EnvironmentFault(f"{path}: is of version {version}, this program reads version {VERSION}")
-        return cls(path, connection)
+            if version != VERSION:
+                raise EnvironmentFault(f"{path}: is of version {version}, this program reads version {VERSION}")
+            return cls(path, connection)
 
     def close(self) -> None:
         self._connection.close()
@@ -80,7 +82,7 @@ class StudyStore:
             for device in getattr(record, fate)
         ]
         times = (record.opened_s, record.closed_s, record.published_s, record.deadline_s)
-        with self._transaction() as write:
+        with self._transaction(durable=True) as write:
             row = (run, record.round, *times, json.dumps(record.diagnostics))
             write.execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             write.executemany("INSERT INTO participants VALUES (?, ?, ?, ?)", fates)
@@ -92,7 +94,10 @@ class StudyStore:
             self._server_side(write, run, closing.round, closing.tallies, closing.counts)
 
     def record_telemetry(self, run: int, told: Telemetry) -> None:
-        """Write down what a device reported."""
+        """Write down what a device reported; a round that went amiss for it is an event "reported_" + how.
+
+        The same round may be amiss for the server too, which counts it under a kind of its own.
+        """
         key = (run, told.round, told.device)
         with self._transaction() as write:
             write.executemany("INSERT INTO transfers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -105,7 +110,9 @@ class StudyStore:
             write.executemany("INSERT INTO stages VALUES (?, ?, ?, ?, ?)",
                               [(*key, stage, seconds) for stage, seconds in sorted(told.spent_s.items())])  # fmt: skip
             if told.outcome not in ("completed", "idle"):
-                write.execute("INSERT INTO events VALUES (?, ?, ?, ?, 1, ?)", (*key, told.outcome, told.detail))
+                write.execute(
+                    "INSERT INTO events VALUES (?, ?, ?, ?, 1, ?)", (*key, f"reported_{told.outcome}", told.detail)
+                )
 
     def record_wire(self, run: int, round: int, device: str, direction: str, stream_bytes: int, wire_bytes: int,
                     segments: int, ack_bytes: int) -> None:  # fmt: skip
@@ -121,7 +128,7 @@ class StudyStore:
 
     def finish(self, run: int, outcome: Outcome, seconds_wall: float, state_sha256: str | None) -> None:
         """Write down how a run ended."""
-        with self._transaction() as write:
+        with self._transaction(durable=True) as write:
             write.execute(
                 "UPDATE runs SET completed = ?, reason = ?, seconds_wall = ?, seconds_clock = ?, state_sha256 = ? "
                 "WHERE run = ?",
@@ -137,9 +144,12 @@ class StudyStore:
                           [(run, round, kind, count) for kind, count in sorted(counts.items())])  # fmt: skip
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with _faults(self.path), self._connection:
-            yield self._connection
+    def _transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
+        with _faults(self.path):
+            # FULL forces the log to the disk on commit; the log is one file, so earlier commits go with it.
+            self._connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+            with self._connection:
+                yield self._connection
 
     # ---- reading ------------------------------------------------------------------------------------------------
 
@@ -153,6 +163,27 @@ def _transfers(run: int, side: str, round: int, device: str, tallies: tuple[Tall
     return [
         (run, side, round, device, t.direction, t.kind, t.messages, t.payload_bytes, t.message_bytes) for t in tallies
     ]
+
+
+def _read_only(path: Path) -> str:
+    """Return the URI that opens a study for reading only.
+
+    A reader of a WAL database keeps an index beside it. Where nothing can be written and no log waits to be read,
+    the file is whole as it is and needs none.
+    """
+    whole = not os.access(path.parent, os.W_OK) and not path.with_name(f"{FILE}-wal").exists()
+    return f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if whole else ''}"
+
+
+@contextmanager
+def _connected(database: Path | str, *, uri: bool = False) -> Iterator[sqlite3.Connection]:
+    """Connect; close again only if the block fails."""
+    connection = sqlite3.connect(database, uri=uri)
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
 
 
 @contextmanager

@@ -198,7 +198,8 @@ class _Emulation:
     async def _devices_done(self) -> None:
         """Wait until every device has written its model and gone."""
         try:
-            await asyncio.wait_for(self._unless_failed(self._all_done.wait()), FAREWELL_S)
+            patience = max(FAREWELL_S, self.federation.plan.patience_s)  # their links may be slow to the last byte
+            await asyncio.wait_for(self._unless_failed(self._all_done.wait()), patience)
         except TimeoutError:
             raise GcaError(f"devices {sorted(self._running)} do not end although the run has") from None
 
