@@ -235,6 +235,8 @@ def _wire(sent: list[int], received: list[int], spec: LinkSpec) -> int:
 
 def _transfer_s(messages: list[_Message], spec: LinkSpec) -> float:
     """Seconds until the last of these messages has arrived, handed over at once."""
+    if spec.rate is None and not spec.delay and not spec.jitter:
+        return 0.0
     state, arrive = LinkState(spec), 0.0
     for message in messages:
         state, planned = plan_link(state, message.packet, 0.0)

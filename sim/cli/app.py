@@ -80,7 +80,7 @@ def run(words: Sequence[str]) -> int:
         return 130
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 1  # as click answers it
     except Exception as error:
         if os.environ.get("GCA_DEBUG"):
             traceback.print_exc()

@@ -24,10 +24,17 @@ def datasets(
         _print_json(map(_plain, found))
         return
     _table([
-        {"name": one.name, "normals": one.train_rows, "test": one.test_rows, "d_x": one.input_dim,
-         "state": one.state, "licence": one.licence, "where": ", ".join(map(str, one.where)) or one.home}
-        for one in found
+        {"name": one.name, "normals": f"{one.train_rows:,}", "test": f"{one.test_rows:,}", "d_x": one.input_dim,
+         "state": one.state, "licence": one.licence} for one in found
     ])  # fmt: skip
+    print()
+    for one in found:  # below the table, where no address is cut off
+        for path in one.where:
+            print(f"{one.name}: {path}")
+        for line in (one.problem, one.remark, f"absent; its home is {one.home}" if one.state == "absent" else ""):
+            print(f"{one.name}: {line}\n" if line else "", end="")
+    if any(one.state == "absent" for one in found):
+        print("\nA study that needs an absent one fetches it, or says where to put it by hand.")
 
 
 def links(
@@ -44,7 +51,8 @@ def links(
     if json_:
         _print_json(map(_plain, chosen))
     elif name:
-        _detail(chosen[0], {"up": "bit/s", "down": "bit/s", "rtt": "s", "jitter": "s", "loss": "per segment"})
+        _detail(chosen[0], {"up": "bit/s", "down": "bit/s", "rtt": "s", "jitter": "s", "loss": "per segment",
+                            "mss": "bytes a segment", "header": "bytes a segment"})  # fmt: skip
     else:
         _table([
             {"name": one.name, "up kbit/s": _kilo(one.up), "down kbit/s": _kilo(one.down), "RTT s": f"{one.rtt:g}",
@@ -66,8 +74,10 @@ def hardware(
     if json_:
         _print_json(map(_plain, chosen))
     elif name:
-        _detail(chosen[0], {"clock": "Hz", "memory": "bytes", "slowdown": "x Pi 5", "training_flops": "FLOP/s",
-                            "idle_power": "W", "active_power": "W"})  # fmt: skip
+        _detail(chosen[0], {
+            "cores": "", "clock": "Hz", "memory": "bytes", "slowdown": "x Pi 5", "training_flops": "FLOP/s",
+            "hpl_flops": "FLOP/s", "idle_power": "W", "active_power": "W",
+        })  # fmt: skip
     else:
         _table([
             {"name": one.name, "cores": one.cores or "-", "slowdown": one.slowdown or "-",
@@ -77,6 +87,12 @@ def hardware(
 
 def _kilo(rate: float | None) -> str:
     return "unshaped" if rate is None else f"{rate / 1000:g}"
+
+
+def _known(name: str, figure: float | None, unit: str) -> str:
+    if figure is None:
+        return "as it is here" if name == "host" else "unshaped" if unit == "bit/s" else "unknown"
+    return f"{figure:,.12g} {unit}".rstrip()
 
 
 def _plain(value: Any) -> dict[str, Any]:
@@ -107,4 +123,4 @@ def _detail(value: Any, units: dict[str, str]) -> None:
     for field, unit in units.items():
         figure, origin = getattr(value, field), value.provenance.get(field)
         known = f"  [{origin.tag}] {origin.note} {' '.join(origin.sources)}".rstrip() if origin else ""
-        print(f"  {field:<15} {'unknown' if figure is None else f'{figure:g} {unit}'}{known}")
+        print(f"  {field:<15} {_known(value.name, figure, unit)}{known}")

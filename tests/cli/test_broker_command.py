@@ -1,0 +1,115 @@
+"""`gca broker` with passwords, and what it prints for mosquitto."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from brokers import PATIENCE
+
+from broker_server.broker.access import verify_password
+from edge_client.errors import EnvironmentFault
+from edge_client.transport.base import Settings
+from edge_client.transport.mqtt import connector, endpoint
+
+Hash = Callable[[str, str], str]
+
+
+@pytest.fixture
+def hashed() -> Hash:
+    def ask(name: str, password: str) -> str:
+        command = [sys.executable, "-m", "sim.cli", "broker", "--hash-password", name]
+        done = subprocess.run(command, input=password + "\n", capture_output=True, text=True, timeout=PATIENCE)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    return ask
+
+
+@contextmanager
+def running(*words: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """Run `gca broker` on a free port; give what it said first."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    command = [sys.executable, "-m", "sim.cli", "broker", "--port", port, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline(), process
+        finally:
+            process.kill()
+
+
+def address(line: str) -> str:
+    found = re.search(r"mqtt://\S+:\d+", line)
+    assert found, line
+    return found[0]
+
+
+def test_a_password_becomes_a_line_that_proves_it_and_does_not_hold_it(hashed: Hash) -> None:
+    name, _, stored = hashed("pi-kitchen", "correct horse").strip().partition(":")
+    assert name == "pi-kitchen" and "horse" not in stored
+    assert verify_password(b"correct horse", stored) and not verify_password(b"correct", stored)
+
+
+async def test_only_who_is_in_the_file_may_connect_and_only_to_his_own_topics(hashed: Hash, tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.write_text(f"# two devices\n\n{hashed('pi-1', 'one')}{hashed('pi-2', 'two')}")
+    with running("--password-file", str(users)) as (line, _):
+        url = address(line)
+        for user, password in (("pi-1", "two"), ("pi-3", "one"), (None, None)):
+            with pytest.raises(EnvironmentFault, match="GCA_PASSWORD"):
+                async with connector(endpoint(url, username=user, password=password))(Settings("stranger")):
+                    pass
+        async with connector(endpoint(url, username="pi-1", password="one"))(Settings("pi-1")) as transport:
+            await transport.subscribe("gca/v1/magic/dn/pi-1/#")
+            with pytest.raises(EnvironmentFault, match="ACL"):
+                await transport.subscribe("gca/v1/magic/dn/pi-2/#")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("pi-1:secret\n", "line 1: is not NAME:HASH"),
+        ("\n# nobody\n", "names nobody"),
+        ("pi-1:{hash}\npi-1:{hash}\n", "line 2: pi-1 has a line already"),
+    ],
+)
+def test_a_bad_password_file_is_told_by_its_line(cli, tmp_path: Path, hashed: Hash, content: str, told: str) -> None:
+    users = tmp_path / "users"
+    users.write_text(content.format(hash=hashed("pi-1", "one").strip().partition(":")[2]))
+    said = cli("broker", "--password-file", str(users))
+    assert said.code == 2 and said.err.count("\n") == 1
+    assert str(users) in said.err and told in said.err and "secret" not in said.err
+
+
+def test_an_absent_password_file_lets_nobody_in(cli) -> None:
+    said = cli("broker", "--password-file", "/absent/users")
+    assert said.code == 3 and "/absent/users: No such file" in said.err and "--hash-password NAME" in said.err
+
+
+def test_an_open_address_without_passwords_is_warned_about() -> None:
+    with running("--host", "0.0.0.0") as (line, process):
+        assert line.startswith("listening on mqtt://0.0.0.0:")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert "warning: whoever reaches this address may connect" in err
+
+
+def test_no_name_with_a_slash_gets_a_password(cli) -> None:
+    said = cli("broker", "--hash-password", "a/b")
+    assert said.code == 2 and "--hash-password 'a/b'" in said.err
+
+
+def test_mosquitto_is_told_of_passwords_and_rules(cli) -> None:
+    words = ("--print-mosquitto-conf", "--port", "1884", "--password-file", "/etc/gca/users", "--acl-file", "/etc/acl")
+    said = cli("broker", *words)
+    told = {"listener 1884 127.0.0.1", "allow_anonymous false", "password_file /etc/gca/users", "acl_file /etc/acl"}
+    assert said.code == 0 and told <= set(said.out.splitlines())
