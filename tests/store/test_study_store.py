@@ -7,7 +7,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,8 @@ def test_telemetry_notes_and_wire(store: StudyStore, run: int) -> None:
     store.record_wire(run, 1, "a", "down", 400, 452, 1, 104)
     store.record_wire(run, 2, "b", "up", 10, 62, 1, 0)
     assert store.rows("SELECT stage, seconds FROM stages ORDER BY stage") == [("align", 0.5), ("train", 1.5)]
-    assert results.events(store, run) == [("missed", 1), ("reconnect", 2)]  # a note is no event, idling is as planned
+    # A note is no event, and idling is as planned.
+    assert results.events(store, run) == [("reconnect", 2), ("reported_missed", 1)]
     assert results.stream_bytes(store, run) == Bytes(1010, 400)
     assert results.wire_bytes(store, run) == Bytes(1104 + 52 + 62, 452 + 104)
 
@@ -242,6 +244,91 @@ def test_a_reader_cannot_write(store: StudyStore) -> None:
         reader.begin_run(PLAN, 1, "magic")
 
 
+def as_nobody(task: Callable[[], str]) -> str:
+    """Return what `task` says when run by a user who owns nothing; root may write anywhere."""
+    if os.geteuid() != 0:
+        return task()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        try:
+            os.write(writing, task().encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    return said
+
+
+@pytest.fixture
+def shelf() -> Iterator[Path]:
+    """A folder that everybody may enter, and nobody writes to once a test says so."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+        Path(name).chmod(0o755)
+
+
+def test_a_finished_study_is_read_where_nothing_can_be_written(shelf: Path) -> None:
+    with StudyStore.create(shelf) as store:
+        store.begin_run(PLAN, 2, "magic")
+    shelf.chmod(0o555)
+
+    def read() -> str:
+        with StudyStore.open(shelf) as store:
+            return results.last_run(store).name
+
+    assert as_nobody(read) == PLAN.name
+    assert [file.name for file in shelf.iterdir()] == [FILE]
+
+
+def test_a_folder_that_cannot_be_written_is_told(shelf: Path) -> None:
+    shelf.chmod(0o555)
+
+    def create() -> str:
+        with pytest.raises(EnvironmentFault) as caught:
+            StudyStore.create(shelf)
+        return str(caught.value)
+
+    assert as_nobody(create) == (
+        f"{shelf / FILE}: unable to open database file; check that the disk has room, may be written and is not damaged"
+    )
+
+
+@pytest.mark.parametrize("name", ["a?b", "a#b", "a%41b", "ä ö", "mode=ro&x"])
+def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
+    """A study is opened by URI, where some characters mean something else."""
+    folder = tmp_path / name
+    folder.mkdir()
+    with StudyStore.create(folder) as store:
+        store.begin_run(PLAN, 2, "magic")
+    with StudyStore.open(folder) as store:
+        assert results.last_run(store).name == PLAN.name
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_full_disk_is_told_and_leaves_whole_rounds(store: StudyStore, run: int) -> None:
+    """`max_page_count` refuses growth exactly as a disk without room does."""
+    names = tuple(f"device-{i:02d}" for i in range(40))
+    pages = store.rows("PRAGMA page_count")[0][0]
+    store.rows(f"PRAGMA max_page_count={pages + 6}")
+    written = 0
+    with pytest.raises(EnvironmentFault, match=r"study\.sqlite: database or disk is full; check"):
+        for round in range(1, 100):
+            store.record_round(run, record(round, accepted=names))
+            written = round
+    assert 1 < written < 99
+    with StudyStore.open(store.path.parent) as reader:
+        assert reader.rows("SELECT count(*), max(round) FROM rounds") == [(written, written)]
+        assert reader.rows("SELECT DISTINCT count(*) FROM participants GROUP BY round") == [(40,)]
+    store.rows("PRAGMA max_page_count=100000")  # room again
+    store.record_round(run, record(written + 1, accepted=names))
+    assert store.rows("SELECT max(round) FROM rounds") == [(written + 1,)]
+
+
 # ---- while it is written, and when the writer dies -------------------------------------------------------------------
 
 
@@ -293,3 +380,18 @@ def test_a_killed_writer_leaves_whole_rounds(tmp_path: Path, rounds: int) -> Non
         assert store.rows("SELECT count(*) FROM events") == [(len(written),)]
         assert store.rows("PRAGMA integrity_check") == [("ok",)]
         assert results.last_run(store).completed is None
+
+
+def test_a_round_is_on_the_disk_when_it_is_recorded(tmp_path: Path) -> None:
+    """A finished round is forced to the disk with all before it; small facts are not forced one by one."""
+    with StudyStore.create(tmp_path) as store:
+        run = store.begin_run(PLAN, 2, "magic")
+        full, normal = 2, 1
+        for write, level in (
+            (lambda: store.record_wire(run, 1, "a", "up", 1, 1, 1, 1), normal),
+            (lambda: store.record_round(run, record(1)), full),
+            (lambda: store.note(run, 1, None, "note", "x"), normal),
+            (lambda: store.finish(run, Outcome(True, 1, 1.0), 1.0, None), full),
+        ):
+            write()
+            assert store.rows("PRAGMA synchronous") == [(level,)]
