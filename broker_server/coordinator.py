@@ -74,7 +74,7 @@ class Coordinator:
         if message.run != self.plan.name and not (
             message.run == self.plan.run and isinstance(message, Join | Presence)
         ):
-            return self._ignore("foreign")
+            return self._foreign(device, len(payload))
         match message:
             case Presence():
                 self.ledger.received(device, "control", len(payload))
@@ -87,7 +87,7 @@ class Coordinator:
             case Telemetry():
                 self.ledger.received(device, "telemetry", len(payload))
                 return [Observe(message)]
-        return self._ignore("foreign")
+        return self._foreign(device, len(payload))
 
     def tick(self, now: float) -> list[Action]:
         """Let time pass: start, close or give up what is due."""
@@ -234,7 +234,7 @@ class Coordinator:
     def _chunk(self, device: str, chunk: Chunk, size: int, now: float) -> list[Action]:
         collection, member = self.collection, self.members.joined.get(device)
         if collection is None or member is None or chunk.round > collection.round:
-            return self._ignore("foreign")
+            return self._foreign(device, size)
         if chunk.round < collection.round or not self._collecting or device not in collection.instances:
             return self._late(device, chunk, size)
         self.ledger.received(device, "upload", size)
@@ -348,6 +348,11 @@ class Coordinator:
     def _end(self, completed: bool, reason: str, now: float) -> list[Action]:
         self.outcome = Outcome(completed, self._completed, now, reason)
         return [self._state(), Finish(self.outcome)]
+
+    def _foreign(self, device: str, size: int) -> list[Action]:
+        """Count a message, with its bytes, that does not concern this run or a round of it."""
+        self.ledger.received(device, "ignored", size)
+        return self._ignore("foreign")
 
     def _ignore(self, reason: str) -> list[Action]:
         self.counts[reason] += 1

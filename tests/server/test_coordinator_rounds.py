@@ -383,34 +383,6 @@ def test_telemetry_is_passed_on_and_counted_apart() -> None:
     assert ("up", "telemetry") in {(t.direction, t.kind) for t in run.coordinator.ledger.drain()["a"]}
 
 
-def test_the_ledger_of_a_round_by_hand() -> None:
-    """Device a: presence, join and an upload of two chunks, one of them twice. Up: control 2 messages; upload 3
-    messages with 24 B of payload, once. Down: its welcome, open, its acceptance, closed and, of the next round, open
-    count as control when they are sent; the broadcast (16 + 8 B of payload) comes in ceil(size / 64) chunks."""
-    run = Driver()
-    sizes = {"up": 0, "upload": 0}
-    for device in "ab":
-        run.arrive(device, 1.0)
-    first, second = run.chunks("a", 1, size=40)
-    for chunk in (first, first, second):
-        run.chunk(chunk, 2.0)
-        sizes["upload"] += len(encode(chunk))
-    run.upload("b", 1, 3.0)
-    record = only(run.aggregated(4.0), Record).record
-    (up_control, up_upload) = [t for t in record.tallies["a"] if t.direction == "up"]
-    assert (up_control.kind, up_control.messages, up_control.payload_bytes) == ("control", 2, 0)
-    assert (up_upload.messages, up_upload.payload_bytes, up_upload.message_bytes) == (3, 24, sizes["upload"])
-    down = {t.kind: t for t in record.tallies["a"] if t.direction == "down"}
-    broadcast = [a for a in run.log if isinstance(a, Publish) and "/bc/" in a.topic]
-    assert len(broadcast) == -(-len(encode_arrays(RESULT.broadcast)) // 64)
-    assert (down["broadcast"].messages, down["broadcast"].payload_bytes) == (len(broadcast), 24)
-    assert down["broadcast"].message_bytes == sum(len(a.payload) for a in broadcast)
-    mine = [a for a in run.log if isinstance(a, Publish) and ("/dn/a/" in a.topic or a.topic.endswith("/round"))]
-    control = [a for a in mine if a.topic.endswith(("welcome", "accept")) or a.topic.endswith("/round")][:-1]
-    assert down["control"].message_bytes == sum(len(a.payload) for a in control)
-    assert record.counts == {"duplicate": 1}
-
-
 def test_nothing_is_left_behind() -> None:
     run = Driver()
     run.start("a", "b")
