@@ -39,7 +39,7 @@ class Lines(Quiet):
         self._console, self._rounds = console, rounds
 
     def note(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     def round_done(self, record: RoundRecord, accuracy: float) -> None:
         self.note(_line(record, accuracy, self._rounds))
@@ -68,6 +68,11 @@ class Live(Lines):
 
     def close(self) -> None:
         self._bars.stop()
+
+
+def printable(text: str) -> str:
+    """Return text that a device may have had a hand in as one line that no terminal takes for commands."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _line(record: RoundRecord, accuracy: float, rounds: int) -> str:

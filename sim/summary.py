@@ -1,29 +1,34 @@
 """A finished study in short: one JSON object for machines, a few tables for people."""
 
+import math
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from broker_server import results
-from broker_server.results import Bytes, Point
+from broker_server.results import Bytes, Point, RunRow
 from broker_server.store import StudyStore
 from edge_client.model.autoencoder import Architecture
 from sim.config import Study
+from sim.progress import printable
 from sim.units import bytes_text, duration_text
 
 FP32 = 4
 RECENT = 12
 """Rounds shown in the table of accuracies; a long run shows its first, its last and its peak."""
+REMARKS = 5
+"""Remarks on rounds that are shown; the study holds them all."""
 
 
 def result_json(directory: Path) -> dict[str, Any]:
     """Return the one object that `simulate --json` prints. Bytes are over all devices and rounds."""
     with StudyStore.open(directory) as store:
         run = results.last_run(store)
-        points = results.curve(store, run.run)
-        best, last = results.peak(points), points[-1] if points else None
+        points = _curve(store, run)
+        best, last = results.peak(judged(points)), points[-1] if points else None
         return {
             "study": str(directory), "dataset": run.dataset, "method": run.method, "devices": run.devices,
             "rounds": run.rounds, "peak_accuracy": best and best.accuracy, "peak": best and _where(best),
@@ -38,75 +43,144 @@ def result_json(directory: Path) -> dict[str, Any]:
         }  # fmt: skip
 
 
+def judged(points: list[Point]) -> list[Point]:
+    """Return the instants that a peak is chosen from: after every reconstruction epoch and at the end of a round.
+
+    These are the paper's; the epochs inside an alignment are part of the curve, but no candidates.
+    """
+    ends = set(results.by_round(points))
+    return [point for point in points if point.phase == "recon" or point in ends]
+
+
 def show_summary(directory: Path, study: Study, input_dim: int, console: Console) -> None:
     """Print accuracy per round, what it cost beside full-parameter exchange, and where the study lies."""
     with StudyStore.open(directory) as store:
         run = results.last_run(store)
-        points = results.curve(store, run.run)
-        console.print(_accuracies(points))
-        for remark in _remarks(points, study):
-            console.print(remark, highlight=False)
-        console.print(_costs(store, run.run, study, input_dim))
-        console.print(_agreement(store, run.run), highlight=False)
-        for kind, count in results.events(store, run.run):
-            console.print(f"{kind}: {count}", highlight=False)
-        console.print(f"time on the clock {duration_text(run.seconds_clock or 0)}, in all "
-                      f"{duration_text(run.seconds_wall or 0)}", highlight=False)  # fmt: skip
-    console.print(f"study: {directory}", highlight=False, soft_wrap=True)
+        points = _curve(store, run)
+        best = results.peak(judged(points))
+        fates: dict[str, int] = dict(
+            store.rows("SELECT fate, count(*) FROM participants WHERE run = ? GROUP BY fate", run.run)
+        )
+        console.print(_accuracies(points, best, _table(console, "Mean over devices")))
+        _say(console, _remarks(points, best, run))
+        console.print(_costs(store, run.run, study, input_dim, sum(fates.values()), console))
+        _say(console, [*_agreement(store, run.run), *_events(store, run.run, fates)])
+        _say(console, [f"time on the clock {duration_text(run.seconds_clock or 0)}, in all "
+                       f"{duration_text(run.seconds_wall or 0)}"])  # fmt: skip
+    console.print(f"study: {directory}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _accuracies(points: list[Point]) -> Table:
-    table = Table("round", "accuracy", "AUROC", "average precision", title="Mean over devices, end of round")
-    rounds, best = results.by_round(points), results.peak(results.by_round(points))
-    shown = rounds if len(rounds) <= RECENT else [*rounds[: RECENT // 2], *rounds[-RECENT // 2 :]]
-    if best is not None and best not in shown:
-        shown = sorted([*shown, best], key=lambda point: point.round)
-    for point in shown:
-        table.add_row(str(point.round), _share(point.accuracy), _share(point.auroc), _share(point.average_precision))
+def _curve(store: StudyStore, run: RunRow) -> list[Point]:
+    """Return the mean evaluations of the run's rounds; a device reports of itself and may claim anything."""
+    return [
+        point
+        for point in results.curve(store, run.run)
+        if point.round <= run.rounds and all(map(_sound, (point.accuracy, point.auroc, point.average_precision)))
+    ]
+
+
+def _sound(value: float | None) -> bool:
+    return value is None or math.isfinite(value)
+
+
+def _table(console: Console, title: str) -> Table:
+    """Return a framed table on a terminal, aligned columns elsewhere."""
+    framed = console.is_terminal
+    return Table(title=title, title_justify="left", box=box.HEAVY_HEAD if framed else None, pad_edge=framed)
+
+
+def _accuracies(points: list[Point], best: Point | None, table: Table) -> Table:
+    """The end of every round and, wherever it fell, the peak."""
+    for name in ("round", "after", "devices", "accuracy", "AUROC", "avg. precision", ""):
+        table.add_column(name, justify="left" if name in ("after", "") else "right")
+    ends = results.by_round(points)
+    wanted = set(ends if len(ends) <= RECENT else [*ends[: RECENT // 2], *ends[-RECENT // 2 :]])
+    for point in points:
+        if point in wanted or point == best:
+            qualities = (_share(value) for value in (point.accuracy, point.auroc, point.average_precision))
+            after = f"{printable(point.phase)} {point.epoch}"
+            table.add_row(str(point.round), after, str(point.devices), *qualities, "peak" if point == best else "")
     return table
 
 
-def _remarks(points: list[Point], study: Study) -> list[str]:
-    """Say of the peak what must not be hidden."""
-    best = results.peak(points)
+def _remarks(points: list[Point], best: Point | None, run: RunRow) -> list[str]:
+    """Say of the accuracies what must not be hidden."""
+    remarks = []
     if best is None:
-        return ["no evaluation: the devices had no test set"]
-    remarks = [
-        f"peak accuracy {_share(best.accuracy)} after epoch {best.epoch} of phase {best.phase} in round {best.round}; "
-        "a peak is chosen by looking at the test set"
-    ]
-    if study.method == "gca" and best.round == 1 and best.phase == "recon":
-        remarks.append("the peak precedes the first alignment: no centroid had been exchanged by then")
+        remarks.append("no evaluation: the devices had no test set")
+    else:
+        remarks.append(
+            f"peak accuracy {_share(best.accuracy)} after epoch {best.epoch} of phase {printable(best.phase)} in "
+            f"round {best.round}; a peak is chosen by looking at the test set"
+        )
+        if best.devices < run.devices:
+            remarks.append(f"the peak is a mean over {best.devices} of {run.devices} devices")
+        if run.method == "gca" and best.round == 1 and best.phase == "recon":
+            remarks.append("the peak precedes the first alignment: no centroid had been exchanged by then")
+        last = points[-1]
+        remarks.append(
+            f"final accuracy {_share(last.accuracy)}, mean over {last.devices} of {run.devices} devices "
+            f"after round {last.round}"
+        )
+    if not run.completed:
+        remarks.append(f"the run did not complete: {run.reason or 'its program was stopped'}")
     return remarks
 
 
-def _costs(store: StudyStore, run: int, study: Study, input_dim: int) -> Table:
-    """This run beside what sending all parameters both ways every round would have cost (payload: 4 C P each way)."""
-    training = study.training
-    parameters = Architecture(input_dim, training.hidden, training.latent_dim).parameters
-    exchanged = FP32 * study.devices * parameters * study.rounds
-    table = Table("bytes, all devices and rounds", "up", "down", "both", title="Cost")
+def _costs(store: StudyStore, run: int, study: Study, input_dim: int, uploads: int, console: Console) -> Table:
+    """This run beside what sending all parameters both ways would have cost.
+
+    Payload of full-parameter exchange: 4 P each way for each of the `uploads` that were called for, that is 4 C P a
+    round when all C devices take part.
+    """
+    parameters = Architecture(input_dim, study.training.hidden, study.training.latent_dim).parameters
+    exchanged = Bytes(FP32 * parameters * uploads, FP32 * parameters * uploads)
     payload = results.application_bytes(store, run, "payload_bytes")
+    table = _table(console, "Bytes over all devices and rounds (1 kB = 1000 B)")
+    table.add_column("")
+    for name in ("up", "down", "both"):
+        table.add_column(name, justify="right")
     for name, row in (
         ("payload: tensors alone", payload),
         ("message: msgpack bodies", results.application_bytes(store, run, "message_bytes")),
         ("stream: MQTT on the link", results.stream_bytes(store, run)),
         ("wire: with TCP/IP headers", results.wire_bytes(store, run)),
-        ("full parameters, payload", Bytes(exchanged, exchanged)),
+        (f"full parameters (P = {parameters:,}), payload", exchanged),
     ):
-        table.add_row(name, bytes_text(row.up), bytes_text(row.down), bytes_text(row.up + row.down))
-    if payload.up + payload.down:
-        ratio = 2 * exchanged / (payload.up + payload.down)
-        table.caption = f"full-parameter exchange would have moved {ratio:.1f} times the payload (P = {parameters:,})"
+        table.add_row(name, *(bytes_text(count) for count in _three(row)))
+    pairs = zip(_three(exchanged), _three(payload), strict=True)
+    table.add_row("that is, times this run's payload", *(f"{full / own:.1f} x" if own else "-" for full, own in pairs))
     return table
 
 
-def _agreement(store: StudyStore, run: int) -> str:
+def _agreement(store: StudyStore, run: int) -> list[str]:
     """Say whether the two ends of the wire counted the same."""
     wrong = [b for b in results.balance(store, run) if b.sent != b.received and b.kind != "telemetry"]
     if not wrong:
-        return "ledgers: bytes sent = bytes received, for every kind of message"
-    return "ledgers: " + "; ".join(f"{b.kind} {b.direction}: sent {b.sent:,}, received {b.received:,}" for b in wrong)
+        return ["ledgers: bytes sent = bytes received, for every kind of message"]
+    return [f"ledgers: {b.kind} {b.direction}: sent {b.sent:,}, received {b.received:,}" for b in wrong]
+
+
+def _events(store: StudyStore, run: int, fates: dict[str, int]) -> list[str]:
+    """Say what did not go as planned: uploads that were not used, odd messages, fallbacks of the method."""
+    lines = []
+    called, used = sum(fates.values()), fates.get("accepted", 0)
+    if used < called:
+        lost = ", ".join(f"{count} {fate}" for fate, count in sorted(fates.items()) if fate != "accepted")
+        lines.append(f"uploads: {used} of {called} accepted, {lost}")
+    if events := results.events(store, run):
+        lines.append("events: " + ", ".join(f"{kind} {count:,}" for kind, count in events))
+    query = "SELECT detail FROM events WHERE run = ? AND kind = 'note' AND detail LIKE 'round %' ORDER BY rowid"
+    remarks = [printable(detail) for (detail,) in store.rows(query, run)]
+    lines += remarks[:REMARKS]
+    if len(remarks) > REMARKS:
+        lines.append(f"and {len(remarks) - REMARKS} more remarks like these, in the study's events")
+    return lines
+
+
+def _say(console: Console, lines: list[str]) -> None:
+    for line in lines:
+        console.print(line, markup=False, highlight=False)
 
 
 def _share(value: float | None) -> str:
@@ -115,6 +189,10 @@ def _share(value: float | None) -> str:
 
 def _where(point: Point) -> dict[str, Any]:
     return {"round": point.round, "phase": point.phase, "epoch": point.epoch}
+
+
+def _three(count: Bytes) -> tuple[int, int, int]:
+    return count.up, count.down, count.up + count.down
 
 
 def _both(count: Bytes) -> dict[str, int]:

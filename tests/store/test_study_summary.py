@@ -2,6 +2,9 @@
 
 import io
 import json
+import math
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ from rich.console import Console
 
 from broker_server.plan import RunPlan
 from broker_server.records import Outcome, RoundRecord
-from broker_server.store import StudyStore
+from broker_server.store import FILE, StudyStore
 from edge_client.protocol.messages import Evaluation, Tally, Telemetry
 from sim.config import Study, load_study
 from sim.summary import result_json, show_summary
@@ -83,11 +86,16 @@ def test_the_summary_says_what_must_not_be_hidden(tmp_path: Path) -> None:
     assert "peak accuracy 75.00 % after epoch 1 of phase recon in round 1; a peak is chosen by looking" in text
     assert "the peak precedes the first alignment" in text
     assert "ledgers: bytes sent = bytes received, for every kind of message" in text
-    assert "stale: 4" in text
+    assert "events: stale 4" in text
+    assert "final accuracy 62.50 %, mean over 1 of 1 devices after round 2" in text
     assert "time on the clock 90.0 s, in all 2.5 min" in text
-    # Sending P = 48 floats both ways in two rounds is 2 * 2 * 4 * 48 = 768 bytes, 12 times the 64 of payload.
+    # Sending P = 48 floats in two rounds is 2 * 4 * 48 = 384 bytes each way: 8 times the 48 up, 24 times the 16 down.
     assert PARAMETERS == 48
-    assert "would have moved 12.0 times the payload (P = 48)" in text
+    assert (
+        "full parameters (P = 48), payload 384 B 384 B 768 B that is, times this run's payload 8.0 x 24.0 x 12.0 x"
+        in text
+    )
+    assert "uploads:" not in text and "did not complete" not in text
     assert str(tmp_path) in text
 
 
@@ -97,6 +105,85 @@ def test_a_peak_after_alignment_needs_no_remark(tmp_path: Path) -> None:
 
 def test_a_lost_message_is_told_with_both_figures(tmp_path: Path) -> None:
     assert "ledgers: upload up: sent 200, received 100" in shown(written(tmp_path, CURVE, lost=True))
+
+
+def rows(folder: Path, **columns: object) -> list[str]:
+    """Return the lines of the summary as a pipe of 80 columns gets it."""
+    console = Console(file=io.StringIO(), width=80, **columns)  # type: ignore[arg-type]
+    show_summary(folder, STUDY, 4, console)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def test_a_pipe_gets_aligned_lines_with_the_peak_where_it_fell(tmp_path: Path) -> None:
+    lines = [line.rstrip() for line in rows(written(tmp_path, CURVE))]
+    assert lines[1:5] == [
+        "round  after    devices  accuracy    AUROC  avg. precision",
+        "    1  recon 1        1   75.00 %  75.00 %               -  peak",
+        "    1  align 1        1   50.00 %  50.00 %               -",
+        "    2  align 1        1   62.50 %  62.50 %               -",
+    ]
+    assert "payload: tensors alone              48 B    16 B    64 B" in lines
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_summary_fits_80_columns(tmp_path: Path, terminal: bool) -> None:
+    folder = tmp_path / "s"
+    folder.mkdir()
+    lines = rows(
+        written(folder, [(1, "recon", 100, 1.0), *CURVE], lost=True), force_terminal=terminal, color_system=None
+    )
+    assert max(map(len, lines[:-1])) <= 80  # the last line is a path, which must stay whole
+    assert ("┃" in "".join(lines)) == terminal
+    assert lines[-1] == f"study: {folder}"
+
+
+def test_only_the_papers_instants_can_be_the_peak(tmp_path: Path) -> None:
+    """After reconstruction epochs and at the end of a round, so not in the midst of an alignment."""
+    curve = [(1, "recon", 1, 0.5), (1, "align", 1, 1.0), (1, "align", 2, 0.625), (2, "recon", 1, 0.625)]
+    result = result_json(written(tmp_path, curve))
+    assert (result["peak_accuracy"], result["peak"]) == (0.625, {"round": 1, "phase": "align", "epoch": 2})
+
+
+def test_a_device_cannot_spoil_the_figures(tmp_path: Path) -> None:
+    """Telemetry is a device's own word: rounds that never were, and figures that are none, do not count."""
+    written(tmp_path, CURVE)
+    with closing(sqlite3.connect(tmp_path / FILE)) as forger, forger:
+        row = "INSERT INTO evaluations VALUES (1, ?, 'd1', 'recon', ?, 0.5, 1.0, ?, 0.5, 0.5)"
+        forger.execute(row, (2**32, 1, 1.0))
+        forger.execute(row, (2, 2, math.inf))
+    result = json.loads(json.dumps(result_json(tmp_path), allow_nan=False))
+    assert (result["peak_accuracy"], result["final_accuracy"]) == (0.75, 0.625)
+
+
+def test_uploads_and_remarks_that_matter_are_told(tmp_path: Path) -> None:
+    with StudyStore.create(tmp_path) as store:
+        run = store.begin_run(RunPlan("demo", "00000000", "gca", 100, 2), 2, "breast_cancer")
+        store.record_round(run, RoundRecord(1, 0, 1, 2, None, ("d1",), ("d2",), (), ("d3",), {}, {"late": 1}))
+        late = {"outcome": "late", "spent_s": {}, "tallies": (), "ignored": {}, "state_sha256": ""}
+        one = Evaluation(
+            phase="recon", epoch=1, loss=0.5, threshold=1.0, accuracy=0.5, auroc=0.5, average_precision=0.5
+        )
+        store.record_telemetry(
+            run,
+            Telemetry(run="demo.00000000", round=1, device="d2", seq=1, evaluations=(one,), **late),  # type: ignore[arg-type]
+        )
+        for k in range(7):
+            store.note(run, 1, None, "note", f"round 1: K reduced from 10 to {k}\x1b[2J[/red]")
+        store.note(run, 0, None, "note", "waiting: have 0, need 2")
+        store.finish(run, Outcome(False, 1, 3.0, "[/b] too few uploads"), 4.0, None)
+    text = shown(tmp_path)
+    assert "uploads: 1 of 3 accepted, 1 late, 1 missing events: late 1, reported_late 1" in text
+    assert "round 1: K reduced from 10 to 0?[2J[/red]" in text and "to 5" not in text
+    assert "and 2 more remarks" in text and "waiting" not in text
+    assert "the run did not complete: [/b] too few uploads" in text
+    assert "the peak is a mean over 1 of 2 devices" in text
+    assert "full parameters (P = 48), payload 576 B 576 B 1.15 kB" in text  # 3 called for, 4 * 48 bytes each
+
+
+def test_a_folders_name_is_no_markup(tmp_path: Path) -> None:
+    folder = tmp_path / "a[" / "b]"
+    folder.mkdir(parents=True)
+    assert f"study: {folder}" in shown(written(folder, CURVE))
 
 
 @pytest.mark.parametrize(
