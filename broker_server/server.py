@@ -10,7 +10,18 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Protocol
 
-from broker_server.actions import Accepted, Action, Aggregate, Finish, Note, Observe, Opened, Publish, Record
+from broker_server.actions import (
+    Accepted,
+    Action,
+    Aggregate,
+    Checkpoint,
+    Finish,
+    Note,
+    Observe,
+    Opened,
+    Publish,
+    Record,
+)
 from broker_server.coordinator import Coordinator
 from broker_server.methods.base import Aggregate as Aggregated
 from broker_server.methods.base import ServerMethod
@@ -45,6 +56,8 @@ class Sink(Protocol):
 
     def closing(self, closing: Closing) -> None: ...
 
+    def checkpoint(self, round: int, broadcast: Arrays) -> None: ...
+
 
 Offload = Callable[[Callable[[], Aggregated]], Awaitable[Aggregated]]
 
@@ -65,6 +78,7 @@ class Server:
         self._stirred = asyncio.Event()
         self._finished: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._aggregation: asyncio.Task[None] | None = None
+        self._over = False
 
     @property
     def now(self) -> float:
@@ -81,6 +95,7 @@ class Server:
                 self.abort("the server was stopped")  # nothing, if the run has ended
                 if not workers[0].done():  # else there is no connection to say goodbye on
                     await self._say_goodbye()
+                self._over = True
                 for worker in workers:
                     worker.cancel()
                 if self._aggregation is not None:
@@ -95,7 +110,8 @@ class Server:
     async def _keep(self) -> None:
         failures, jitter = 0, stream(self.plan.seed, "backoff", 0, SERVER)
         settings = Settings(f"{SERVER}-{self.plan.run}", persistent=True)
-        while True:
+        # A task group whose member fails at the moment of a cancellation forgets the cancellation, hence the flag.
+        while not self._over:
             try:
                 async with self._connect(settings) as transport:
                     failures = 0
@@ -112,6 +128,7 @@ class Server:
                 wait = delay(failures, jitter)
                 failures += 1
                 self._sink.note(f"{lost.exceptions[0]}; next try in {wait:.1f} s")
+            if not self._over:
                 await self._clock.sleep(wait)
 
     @asynccontextmanager
@@ -185,6 +202,8 @@ class Server:
                     self._sink.opened(round, devices)
                 case Accepted(round, device):
                     self._sink.uploaded(device, round)
+                case Checkpoint(round, broadcast):
+                    self._sink.checkpoint(round, broadcast)
                 case Record(record):
                     self._sink.record(record)
                 case Observe(telemetry):

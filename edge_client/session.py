@@ -249,9 +249,13 @@ class Session:
                     topic = topics.upload(*self._name, chunk.round, chunk.index)
                     await self._post(transport, topic, chunk, "upload", payload=payload)
 
-        async with asyncio.TaskGroup() as sending:
-            for number, chunk in enumerate(chunks):
-                sending.create_task(send(chunk, 0 if number else payload))
+        # No task group: one whose member fails at the moment of a cancellation forgets the cancellation.
+        tasks = [asyncio.ensure_future(send(chunk, 0 if n else payload)) for n, chunk in enumerate(chunks)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
 
     async def _post(self, transport: Transport, topic: str, message: Header, kind: Kind, *, qos: int = 1,
                     retain: bool = False, payload: int = 0) -> None:  # fmt: skip
@@ -263,7 +267,7 @@ class Session:
         """Await a call that a broken connection may end: the keeper mends the connection, the caller asks again."""
         try:
             await call
-        except* ConnectionLost:
+        except ConnectionLost:
             self._log("connection lost while sending")
 
     async def _now_on(self, transport: Transport | None) -> None:
