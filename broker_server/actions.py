@@ -49,6 +49,14 @@ class Record:
 
 
 @dataclass(frozen=True)
+class Checkpoint:
+    """Keep what a round's aggregation gave."""
+
+    round: int
+    broadcast: Arrays
+
+
+@dataclass(frozen=True)
 class Observe:
     """Write down what a device reported of itself."""
 
@@ -69,4 +77,4 @@ class Finish:
     outcome: Outcome
 
 
-Action = Publish | Opened | Accepted | Aggregate | Record | Observe | Note | Finish
+Action = Checkpoint | Publish | Opened | Accepted | Aggregate | Record | Observe | Note | Finish

@@ -11,7 +11,18 @@ from collections.abc import Mapping
 from math import floor
 from typing import Any
 
-from broker_server.actions import Accepted, Action, Aggregate, Finish, Note, Observe, Opened, Publish, Record
+from broker_server.actions import (
+    Accepted,
+    Action,
+    Aggregate,
+    Checkpoint,
+    Finish,
+    Note,
+    Observe,
+    Opened,
+    Publish,
+    Record,
+)
 from broker_server.collection import Collection
 from broker_server.deadline import Pace, allowance
 from broker_server.herald import Herald
@@ -116,6 +127,7 @@ class Coordinator:
         ]
         actions += [Note(f"round {collection.round}: {remark}") for remark in result.remarks]
         self._completed = collection.round
+        actions.append(Checkpoint(collection.round, result.broadcast))
         actions.append(Record(self._record(collection, result.diagnostics, now)))
         return actions + (self._open(now) if collection.round < self.plan.rounds else self._end(True, "", now))
 

@@ -1,29 +1,38 @@
-"""What this machine and a broker can do, found out without risk: imports run in processes of their own, because a
-package built for another processor ends the process that imports it."""
+"""What this machine and a broker can do, found out without risk.
+
+Imports run in processes of their own, because a package built for another processor ends the process that imports
+it. So this module imports nothing but the standard library until it knows that it can.
+"""
 
 import asyncio
 import os
+import re
 import resource
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from edge_client.errors import EnvironmentFault, GcaError
-from edge_client.protocol.chunks import MAX_CHUNK
-from edge_client.transport.base import Settings, Transport
-from edge_client.transport.mqtt import Endpoint, connector
+
+if TYPE_CHECKING:
+    from edge_client.transport.base import Incoming, Transport
+    from edge_client.transport.mqtt import Endpoint
 
 NEEDED = ("numpy", "msgpack", "msgspec", "aiomqtt")
 SERVER = ("torch", "sklearn", "safetensors", "typer")
-NEEDS_MESSAGE = MAX_CHUNK + 1024
-"""A chunk and its envelope must pass."""
-PROBES = (NEEDS_MESSAGE, 262_144, 1_048_576)
+OLDEST_PYTHON, OLDEST_PAHO = (3, 11), (2, 2)
+NEEDS_MESSAGE = 65_536 + 1_024
+"""Bytes: the largest chunk and its envelope must pass."""
+PROBES = (1_024, 4_096, 16_384, NEEDS_MESSAGE, 262_144, 1_048_576)
 PATIENCE_S = 5.0
+"""For an answer, beyond what the answers before let expect of a message of this size."""
+IMPORT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -35,35 +44,44 @@ class Finding:
     detail: str
 
 
-def examine_machine() -> list[Finding]:
-    """Check Python, packages, memory, limits and tools."""
-    findings = [Finding("python", "ok", sys.version.split()[0])]
-    findings += [_import(name, "missing") for name in NEEDED]
-    findings += [_import(name, "note") for name in SERVER]
-    findings.append(_paho())
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    findings.append(Finding("file descriptors", "ok", f"{soft} now, up to {hard}"))
-    findings.append(Finding("processor cores", "ok", str(os.cpu_count())))
-    findings.append(_memory())
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    findings.append(Finding("training", "ok", f"numpy trainer; C compiler: {compiler or 'none'}"))
-    gpu = shutil.which("nvidia-smi")
-    findings.append(Finding("GPU", "ok" if gpu else "note", "found" if gpu else "none: clustering runs on the CPU"))
-    broker = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    findings.append(Finding("mosquitto", "ok" if broker else "note", broker or "none: the embedded broker serves"))
-    return findings
+def examine_machine(data_dir: Path | None = None) -> list[Finding]:
+    """Check Python, packages, memory, limits, tools and data. Raises `ConfigError` for a data folder that is none."""
+    needed = [_python(), *(_import(name, "missing") for name in NEEDED), _paho()]
+    sound = all(finding.state == "ok" for finding in needed)
+    return [
+        *needed,
+        *(_import(name, "note") for name in SERVER),
+        Finding("processor cores", "ok", str(os.cpu_count())),
+        _memory() if sound else Finding("memory", "note", "not looked at without the packages above"),
+        _descriptors(),
+        Finding("training", "ok", f"numpy trainer in use; C compiler: {_tool('cc', 'gcc', 'clang') or 'none'}"),
+        _gpu(),
+        _mosquitto(),
+        _datasets(data_dir) if sound else Finding("datasets", "note", "not looked at without the packages above"),
+    ]
 
 
-async def examine_broker(where: Endpoint, sizes: Sequence[int] = PROBES) -> list[Finding]:
-    """Check what a broker does with QoS 1 and with messages of these sizes."""
+async def examine_broker(where: "Endpoint", sizes: Sequence[int] = PROBES) -> list[Finding]:
+    """Check what a broker does with QoS 1, with retained messages, and with messages of these sizes."""
+    from edge_client.errors import ConnectionLost
+    from edge_client.transport.base import Settings
+    from edge_client.transport.mqtt import connector
+
+    run, name = f"doctor-{os.getpid()}", where.username or "doctor"
+    found: list[Finding] = []
     try:
-        async with connector(where)(Settings(f"gca-doctor-{os.getpid()}", keepalive=20)) as transport:
-            return [Finding("broker", "ok", f"{where} answers"), *await _probe(transport, sizes)]
+        async with connector(where)(Settings(f"{name}-{run}", keepalive=20)) as transport:
+            found.append(Finding("broker", "ok", f"{where} answers"))
+            found += await _Probe(transport, f"gca/v1/{run}/pres/{name}").run(sizes)
+    except ConnectionLost as error:
+        mend = "it ends the connection" if found else "is it running, and is the address right?"
+        return [*found, Finding("broker", "missing", f"{error}; {mend}")]
     except GcaError as error:
-        return [Finding("broker", "missing", str(error))]
+        return [*found, Finding("broker", "missing", str(error))]
+    return found
 
 
-async def require_broker(where: Endpoint) -> None:
+async def require_broker(where: "Endpoint") -> None:
     """Raise `EnvironmentFault` unless this broker is there and lets our largest message through: a broker that finds
     a message too large drops it without a word, and a run would wait for it."""
     for finding in await examine_broker(where, (NEEDS_MESSAGE,)):
@@ -71,53 +89,35 @@ async def require_broker(where: Endpoint) -> None:
             raise EnvironmentFault(f"{where}: {finding.what}: {finding.detail}; look with gca doctor --broker {where}")
 
 
-async def _probe(transport: Transport, sizes: Sequence[int]) -> list[Finding]:
-    """Send messages of growing size to ourselves. A broker that finds one too large drops it or the connection."""
-    topic, findings = f"gca/v1/doctor/pres/doctor-{os.getpid()}", []
-    passed = 0
-    try:
-        await transport.subscribe(topic)
-        inbox = transport.messages()
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        for size in (16, *sizes):
-            async with asyncio.timeout(PATIENCE_S):
-                await transport.publish(topic, bytes(size))
-                message = await anext(inbox)
-                transport.acknowledge(message)
-                if len(message.payload) != size:
-                    break
-            if passed == 0:
-                findings.append(Finding("round trip", "ok", f"{1000 * (loop.time() - began):.1f} ms, QoS 1"))
-            passed = size
-    except (GcaError, TimeoutError, StopAsyncIteration):
-        pass
-    return [*findings, _message_limit(passed, sizes)]
+# ---- this machine --------------------------------------------------------------------------------------------------
 
 
-def _message_limit(passed: int, sizes: Sequence[int]) -> Finding:
-    """Say what the largest message that came back means."""
-    if passed == sizes[-1]:
-        return Finding("largest message", "ok", f"{passed} bytes and perhaps more")
-    refused = next(size for size in sizes if size > passed)
-    limit = f"{passed} bytes passed, {refused} did not"
-    if passed >= NEEDS_MESSAGE:
-        return Finding("largest message", "ok", f"{limit}; {NEEDS_MESSAGE} are needed")
-    mend = "raise the broker's limit (mosquitto: max_packet_size)"
-    return Finding("largest message", "missing", f"{limit}, but {NEEDS_MESSAGE} are needed: {mend}")
+def _python() -> Finding:
+    found, oldest = sys.version.split()[0], ".".join(map(str, OLDEST_PYTHON))
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        return Finding("python", "missing", f"{found} is too old; install {oldest} or newer")
+    return Finding("python", "ok", found)
 
 
 def _import(name: str, otherwise: Literal["note", "missing"]) -> Finding:
+    """Import a package in a process of its own and say how it went."""
+    wanted = "gca" if name in NEEDED else "gca[sim]"
     code = f"import {name}; print(getattr({name}, '__version__', ''))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)  # noqa: S603
+    try:
+        done = _python_says(code)
+    except subprocess.TimeoutExpired:
+        return Finding(name, otherwise, f"the import does not end within {IMPORT_S:g} s; pip install '{wanted}' anew")
     if done.returncode == 0:
         return Finding(name, "ok", done.stdout.strip() or _version(name))
     if done.returncode < 0:
-        cause = f"the import dies of {signal.Signals(-done.returncode).name}: this build is not for this processor"
+        cause = f"the import dies of {signal.Signals(-done.returncode).name}: this build does not suit this processor"
         return Finding(name, otherwise, f"{cause}; install another one")
-    wanted = "gca" if name in NEEDED else "gca[sim]"
-    last = (done.stderr.strip().splitlines() or ["failed"])[-1]
+    last = (done.stderr.strip().splitlines() or ["the import fails"])[-1]
     return Finding(name, otherwise, f"{last}; pip install '{wanted}'")
+
+
+def _python_says(code: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=IMPORT_S)  # noqa: S603
 
 
 def _version(name: str) -> str:
@@ -129,14 +129,142 @@ def _version(name: str) -> str:
 
 def _paho() -> Finding:
     found = _version("paho-mqtt")
-    old = found.split(".")[:2] < ["2", "2"]
-    why = f"{found} drops slow downloads; pip install 'paho-mqtt>=2.2'"
-    return Finding("paho-mqtt", "missing" if old else "ok", why if old else found)
+    number = re.match(r"(\d+)\.(\d+)", found)
+    if number and (int(number[1]), int(number[2])) >= OLDEST_PAHO:
+        return Finding("paho-mqtt", "ok", found)
+    return Finding(
+        "paho-mqtt", "missing", f"{found}: older than 2.2 drops slow downloads; pip install 'paho-mqtt>=2.2'"
+    )
 
 
 def _memory() -> Finding:
     from sim.emulation.workload import DEVICE_BYTES, PARENT_BYTES, available_memory
 
-    free = available_memory()
+    try:
+        free = available_memory()
+    except (OSError, EnvironmentFault):
+        return Finding("memory", "note", "this system does not say how much is free; `gca simulate` needs Linux")
     holds = max(0, (free - PARENT_BYTES) // DEVICE_BYTES)
-    return Finding("memory", "ok", f"{free / 1e9:.1f} GB free: about {holds} device processes")
+    return Finding("memory", "ok" if holds else "note", f"{free / 1e9:.1f} GB free: about {holds} device processes")
+
+
+def _descriptors() -> Finding:
+    soft, hard = ("any" if n == resource.RLIM_INFINITY else str(n) for n in resource.getrlimit(resource.RLIMIT_NOFILE))
+    return Finding("file descriptors", "ok", f"{soft} now, up to {hard}")
+
+
+def _gpu() -> Finding:
+    if not shutil.which("nvidia-smi"):
+        return Finding("GPU", "note", "none: clustering runs on the CPU")
+    try:
+        done = _python_says("import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')")
+    except subprocess.TimeoutExpired:
+        return Finding("GPU", "note", "found, but PyTorch does not answer")
+    name = done.stdout.strip() if done.returncode == 0 else ""
+    return Finding("GPU", "ok" if name else "note", name or "found, but this PyTorch cannot use it")
+
+
+def _mosquitto() -> Finding:
+    found = _tool("mosquitto")
+    return Finding("mosquitto", "ok" if found else "note", found or "none: the embedded broker serves")
+
+
+def _tool(*names: str) -> str | None:
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
+    return next((found for name in names if (found := shutil.which(name, path=path))), None)
+
+
+def _datasets(data_dir: Path | None) -> Finding:
+    from sim.data.catalogue import describe
+
+    states: dict[str, list[str]] = {}
+    for one in describe(data_dir, verify=False):
+        states.setdefault(one.state, []).append(one.name)
+    text = "; ".join(f"{state}: {', '.join(names)}" for state, names in states.items())
+    return Finding("datasets", "ok" if set(states) == {"present"} else "note", f"{text}; see gca datasets")
+
+
+# ---- a broker ------------------------------------------------------------------------------------------------------
+
+
+class _Probe:
+    """Sends messages to itself. A topic of the shape `pres/<user>` is one that the access rules leave to everybody."""
+
+    def __init__(self, transport: "Transport", topic: str) -> None:
+        self._transport, self._topic = transport, topic
+        self._inbox: AsyncIterator[Incoming] = transport.messages()
+
+    async def run(self, sizes: Sequence[int]) -> list[Finding]:
+        from edge_client.errors import ConnectionLost
+
+        await self._transport.subscribe(self._topic)
+        try:
+            took = await self._there_and_back(16, PATIENCE_S)
+        except (ConnectionLost, TimeoutError):
+            mend = "check the broker's access rules; gca broker --print-acl shows those that work"
+            return [Finding("QoS 1", "missing", f"a message of 16 bytes to {self._topic} does not come back: {mend}")]
+        return [
+            Finding("QoS 1", "ok", "acknowledged and delivered"),
+            Finding("round trip", "ok", f"{1000 * took:.1f} ms"),
+            await self._retained(),
+            _message_limit([16, *[size async for size in self._those_that_pass(sizes, took)]], sizes),
+        ]
+
+    async def _there_and_back(self, size: int, patience: float) -> float:
+        """Return the seconds that a message of this size takes to the broker and back."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        async with asyncio.timeout(patience):
+            await self._transport.publish(self._topic, bytes(size))
+            while len((await self._next()).payload) != size:
+                pass
+        return loop.time() - began
+
+    async def _those_that_pass(self, sizes: Sequence[int], took: float) -> AsyncIterator[int]:
+        """Yield the sizes that come back, growing. A broker drops what it finds too large, or the connection."""
+        from edge_client.errors import ConnectionLost
+
+        before = 16
+        for size in sizes:
+            try:
+                took = await self._there_and_back(size, PATIENCE_S + 4 * took * size / before)
+            except (ConnectionLost, TimeoutError):
+                return
+            before = size
+            yield size
+
+    async def _retained(self) -> Finding:
+        """Ask for a message that was there before the subscription."""
+        transport, topic = self._transport, self._topic
+        mend = "devices that reconnect will not learn the round; switch retained messages on"
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await transport.unsubscribe(topic)
+                await transport.publish(topic, b"kept", retain=True)
+                await transport.subscribe(topic)
+                while not (message := await self._next()).retained:
+                    pass
+                await transport.publish(topic, b"", retain=True)
+        except TimeoutError:
+            return Finding("retained", "missing", f"a retained message does not come back: {mend}")
+        if message.payload != b"kept":
+            return Finding("retained", "missing", f"another retained message comes back: {mend}")
+        return Finding("retained", "ok", "kept for those who subscribe later")
+
+    async def _next(self) -> "Incoming":
+        message = await anext(self._inbox)
+        self._transport.acknowledge(message)
+        return message
+
+
+def _message_limit(passed: Sequence[int], sizes: Sequence[int]) -> Finding:
+    """Say what the largest message that came back means."""
+    largest = max(passed)
+    if largest == sizes[-1]:
+        return Finding("largest message", "ok", f"{largest} bytes and perhaps more")
+    refused = next(size for size in sizes if size > largest)
+    limit = f"{largest} bytes passed, {refused} did not"
+    if largest >= NEEDS_MESSAGE:
+        return Finding("largest message", "ok", f"{limit}; {NEEDS_MESSAGE} are needed")
+    mend = "raise the broker's limit (mosquitto: max_packet_size)"
+    return Finding("largest message", "missing", f"{limit}, but {NEEDS_MESSAGE} are needed: {mend}")

@@ -3,6 +3,7 @@
 import os
 import sys
 import traceback
+from asyncio import CancelledError
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Annotated, cast
@@ -75,7 +76,7 @@ def run(words: Sequence[str]) -> int:
         return _fail(
             f"{error.format_message().rstrip('.')}; see {context.command_path if context else 'gca'} --help", 2
         )
-    except (typer.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt, CancelledError):  # cancelled: SIGTERM, which ends a run as Ctrl-C does
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader, such as `head`, has seen enough

@@ -8,8 +8,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Protocol
 
+from broker_server.checkpoint import save_checkpoint
 from broker_server.records import Closing, RoundRecord
 from broker_server.store import StudyStore
+from edge_client.protocol.codec import Arrays
 from edge_client.protocol.messages import Telemetry
 from sim.links.proxy import DirectionCounters, LinkCounters
 
@@ -63,6 +65,11 @@ class Journal:
         if telemetry.evaluations:
             self._accuracy[telemetry.round][telemetry.device] = telemetry.evaluations[-1].accuracy
             self._show(telemetry.round)
+
+    def checkpoint(self, round: int, broadcast: Arrays) -> None:
+        folder = self._store.path.parent / "rounds"
+        folder.mkdir(exist_ok=True)
+        save_checkpoint(folder / f"{round:05d}.safetensors", broadcast, {"round": str(round)})
 
     def closing(self, closing: Closing) -> None:
         self._store.record_closing(self._run, closing)

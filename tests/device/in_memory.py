@@ -62,6 +62,9 @@ class Told:
 
     def opened(self, round: int, devices: int) -> None: ...
 
+    def checkpoint(self, round: int, broadcast: object) -> None:
+        pass
+
     def closing(self, closing: Closing) -> None:
         self.closings.append(closing)
 

@@ -62,6 +62,16 @@ class Life(RuleBasedStateMachine):
         upload = CODES if rows == 3 else {"latents": np.full((rows, 2), 0.5, np.float32)}
         self.on_the_way += self.run.chunks(device, round, upload, size=20)
 
+    @rule()
+    def a_good_round(self) -> None:
+        """Without these a random life hardly ever comes past round 1."""
+        if self.run.coordinator.collection is None:
+            for device in DEVICES:
+                self.run.arrive(device, self.now)
+        self.everyone_uploads(set())
+        if self.aggregating():
+            self.aggregation_is_done(0.5)
+
     @precondition(lambda self: self.on_the_way)
     @rule(data=st.data(), again=st.booleans())
     def deliver(self, data: st.DataObject, again: bool) -> None:
@@ -88,6 +98,9 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.aggregating())
     @rule(seconds=st.floats(0.0, 5.0))
+    def aggregation_ends(self, seconds: float) -> None:
+        self.aggregation_is_done(seconds)
+
     def aggregation_is_done(self, seconds: float) -> None:
         self.now += seconds
         self.run.aggregated(self.now)
