@@ -62,6 +62,21 @@ class Life(RuleBasedStateMachine):
         upload = CODES if rows == 3 else {"latents": np.full((rows, 2), 0.5, np.float32)}
         self.on_the_way += self.run.chunks(device, round, upload, size=20)
 
+    @rule(lost=st.sets(st.sampled_from([(d, i) for d in DEVICES for i in range(4)]), max_size=3))
+    def uploads_come_in_part(self, lost: set[tuple[str, int]]) -> None:
+        self.everyone_uploads(lost)
+
+    def everyone_uploads(self, lost: set[tuple[str, int]]) -> None:
+        """As the devices of the open round do; some chunks are lost and may come later."""
+        if (collection := self.run.coordinator.collection) is None:
+            return
+        for device in collection.instances:
+            for chunk in self.run.chunks(device, collection.round, size=20):
+                if (device, chunk.index) in lost:
+                    self.on_the_way.append(chunk)
+                else:
+                    self.run.chunk(chunk, self.now)
+
     @rule()
     def a_good_round(self) -> None:
         """Without these a random life hardly ever comes past round 1."""

@@ -100,6 +100,16 @@ def test_a_restarted_device_gets_in_once_its_old_process_is_gone() -> None:
     assert len(told(run.arrive("a", 3.0, instance="11111111"), Welcome)) == 1
 
 
+def test_the_last_will_of_a_devices_old_process_harms_its_new_one_nothing() -> None:
+    """The broker notices a broken connection late: the new process may long be there."""
+    run = Driver(plan(deadline_s=500.0))
+    run.start("a", "b")
+    run.announce(2.0)  # the broker restarted; only the new process shows up
+    run.arrive("a", 3.0, instance="11111111")
+    assert run.presence("a", 4.0, state="lost") == []
+    assert run.coordinator.members.present == ("a",)
+
+
 def test_a_device_of_another_width_is_refused() -> None:
     run = Driver()
     run.arrive("a", 1.0)

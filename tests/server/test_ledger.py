@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 from server.driver import CODES, RESULT, RUN, Driver, Record, only, plan
 
-from broker_server.actions import Publish
+from broker_server.actions import Observe, Publish
 from broker_server.ledger import Ledger
 from edge_client.protocol import topics
 from edge_client.protocol.codec import encode, encode_arrays
-from edge_client.protocol.messages import Chunk, Tally
+from edge_client.protocol.messages import Chunk, Tally, Telemetry
 
 
 def test_the_ledger_of_a_round_by_hand() -> None:
@@ -39,6 +39,15 @@ def test_the_ledger_of_a_round_by_hand() -> None:
     control = [a for a in mine if a.topic.endswith(("welcome", "accept")) or a.topic.endswith("/round")][:-1]
     assert down["control"].message_bytes == sum(len(a.payload) for a in control)
     assert record.counts == {"duplicate": 1}
+
+
+def test_telemetry_is_passed_on_and_counted_apart() -> None:
+    run = Driver()
+    run.start("a", "b")
+    message = Telemetry(**run.head("a", 1), outcome="completed", spent_s={"upload": 1.0}, tallies=(), evaluations=(),
+                        ignored={}, state_sha256="")  # fmt: skip
+    assert only(run.send(topics.telemetry(RUN, "a"), message, 2.0), Observe).telemetry == message
+    assert ("up", "telemetry") in {(t.direction, t.kind) for t in run.coordinator.ledger.drain()["a"]}
 
 
 def test_a_message_to_all_counts_once_for_each_device_it_is_meant_for() -> None:
