@@ -20,11 +20,11 @@ from server.driver import (
     told,
 )
 
-from broker_server.actions import Accepted, Observe, Publish
+from broker_server.actions import Accepted, Publish
 from edge_client.cohort import takes_part
 from edge_client.protocol import topics
 from edge_client.protocol.codec import encode, encode_arrays
-from edge_client.protocol.messages import Chunk, Tally, Telemetry
+from edge_client.protocol.messages import Chunk, Tally
 
 
 def test_the_last_upload_closes_the_round_at_once() -> None:
