@@ -6,6 +6,7 @@ any centroid had come down.
 """
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from broker_server.store import StudyStore
@@ -73,13 +74,33 @@ def last_run(store: StudyStore) -> RunRow:
 
 
 def curve(store: StudyStore, run: int) -> list[Point]:
-    """Return the mean evaluations in the order in which they happened."""
+    """Return the mean evaluations in the order in which they happened; phases that nobody knows come last."""
+    # Means are taken here: SQLite's avg promises neither an order of summation nor the same rounding in every version.
     rows = store.rows(
-        "SELECT round, phase, epoch, count(*), avg(accuracy), avg(auroc), avg(average_precision), avg(loss) FROM "
-        "(SELECT * FROM evaluations WHERE run = ? ORDER BY device) GROUP BY round, phase, epoch",
+        "SELECT round, phase, epoch, accuracy, auroc, average_precision, loss FROM evaluations WHERE run = ? "
+        "ORDER BY round, phase, epoch, device",
         run,
     )
-    return sorted((Point(*row) for row in rows), key=lambda p: (p.round, PHASES.index(p.phase), p.epoch))
+    points = [_point(key, [row[3:] for row in group]) for key, group in groupby(rows, key=lambda row: row[:3])]
+    return sorted(points, key=lambda p: (p.round, _order(p.phase), p.epoch))
+
+
+def _point(key: tuple[int, str, int], figures: list[tuple[float | None, ...]]) -> Point:
+    accuracy, auroc, precision, loss = (_mean(column) for column in zip(*figures, strict=True))
+    return Point(*key, len(figures), accuracy, auroc, precision, loss)
+
+
+def _mean(values: tuple[float | None, ...]) -> float | None:
+    """Return the mean of what is defined, in the order given."""
+    defined = [value for value in values if value is not None]
+    total = 0.0
+    for value in defined:
+        total += value
+    return total / len(defined) if defined else None
+
+
+def _order(phase: str) -> tuple[int, str]:
+    return (PHASES.index(phase) if phase in PHASES else len(PHASES), phase)
 
 
 def peak(points: list[Point]) -> Point | None:

@@ -162,6 +162,15 @@ def test_the_curve_is_a_mean_over_devices_in_order_of_time(store: StudyStore, ru
     assert [(p.round, p.phase) for p in results.by_round(points)] == [(1, "align"), (2, "recon")]
 
 
+def test_a_phase_nobody_knows_comes_last_and_means_follow_device_order(store: StudyStore, run: int) -> None:
+    """A device may report any phase. 0.1 + 0.2 + 0.3 added left to right is 0.6000000000000001."""
+    for device, accuracy in (("c", 0.3), ("a", 0.1), ("b", 0.2)):
+        said = (evaluation("zzz", 1, 0.5), evaluation("align", 1, accuracy))
+        store.record_telemetry(run, telemetry(device, evaluations=said))
+    points = results.curve(store, run)
+    assert [(p.phase, p.accuracy) for p in points] == [("align", 0.6000000000000001 / 3), ("zzz", 0.5)]
+
+
 def point(round: int, accuracy: float | None) -> Point:
     return Point(round, "recon", 1, 1, accuracy, None, None, None)
 
