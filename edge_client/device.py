@@ -18,8 +18,8 @@ from edge_client.errors import GcaError, ProtocolError
 from edge_client.evaluation import Evaluator
 from edge_client.methods.context import LocalContext
 from edge_client.methods.registry import method
-from edge_client.model.autoencoder import Architecture
-from edge_client.model.trainer import ModelState, NumpyTrainer, Trainer
+from edge_client.model.choice import trainer_for
+from edge_client.model.trainer import ModelState
 from edge_client.offload import Offload
 from edge_client.protocol.messages import Evaluation, Telemetry, Welcome
 from edge_client.records import Records
@@ -111,8 +111,7 @@ class _Work:
         self.device, self.welcome = device, welcome
         self.method = method(welcome.method)
         hyper = welcome.hyper
-        self.architecture = Architecture(device.records.samples.shape[1], hyper.hidden, hyper.latent_dim)
-        self.trainer: Trainer = NumpyTrainer(self.architecture)
+        self.trainer = trainer_for(hyper, device.records.samples.shape[1])
         self.evaluator = Evaluator(device.records, self.trainer, hyper.threshold_quantile)
 
     def context(self, notes: _Round) -> LocalContext:
@@ -155,13 +154,13 @@ class _Work:
         return result
 
     def _flops(self, phase: str) -> float:
-        """Arithmetic of a phase: 2 per weight and record forward, 4 backward, over the weights that it touches."""
-        hyper, architecture = self.welcome.hyper, self.architecture
+        """Arithmetic of a phase."""
+        hyper, trainer = self.welcome.hyper, self.trainer
         if phase == "alignment":
-            work = hyper.align_epochs * architecture.encoder_parameters
+            work = hyper.align_epochs * trainer.encoder_flops
         else:
-            work = hyper.recon_epochs * architecture.parameters
-        return 6.0 * work * len(self.device.records.samples)
+            work = hyper.recon_epochs * trainer.flops
+        return work * len(self.device.records.samples)
 
     @contextmanager
     def timed(self, notes: _Round, stage: str) -> Iterator[None]:

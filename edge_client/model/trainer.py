@@ -73,6 +73,16 @@ class Trainer(Protocol):
         """Length P of the parameter vector."""
         ...
 
+    @property
+    def flops(self) -> float:
+        """Arithmetic of one reconstruction epoch per record, forward and backward."""
+        ...
+
+    @property
+    def encoder_flops(self) -> float:
+        """Arithmetic of one alignment epoch per record, forward and backward."""
+        ...
+
     def initial(self, rng: np.random.Generator) -> ModelState:
         """Draw an untrained state."""
         ...
@@ -245,6 +255,14 @@ class NumpyTrainer:
     @property
     def parameter_count(self) -> int:
         return self.architecture.parameters
+
+    @property
+    def flops(self) -> float:
+        return 6.0 * self.architecture.parameters  # 2 per weight forward, 4 backward
+
+    @property
+    def encoder_flops(self) -> float:
+        return 6.0 * self.architecture.encoder_parameters
 
     def initial(self, rng: np.random.Generator) -> ModelState:
         return ModelState.fresh(initial_parameters(self.architecture, rng))
