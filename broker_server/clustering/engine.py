@@ -99,7 +99,7 @@ def _in_the_callers_terms(
     """Undo centring and sorting."""
     means = fit.means.cpu().numpy()
     # A mean of codes lies among them; rounding may put it outside by the last bit.
-    centroids = np.clip(means + pool.centre, pool.lower, pool.upper).astype(np.float32)
+    centroids = np.clip(means + pool.centre, pool.lower, pool.upper)
     labels = np.empty(len(pool.rows), dtype=np.int64)
     labels[pool.order] = fit.labels.cpu().numpy()
     diagnostics = Diagnostics(
@@ -122,7 +122,7 @@ def _in_the_callers_terms(
         repaired_factorisations=fit.repaired_factorisations,
         repaired_clusters=fit.repaired_clusters,
     )
-    return Clustering(centroids, fit.support.cpu().numpy().astype(np.float32), labels, diagnostics)
+    return Clustering(centroids, fit.support.cpu().numpy(), labels, diagnostics)
 
 
 def _distinct(means: NDArray[np.float64], apart: float) -> int:

@@ -126,12 +126,12 @@ class Diagnostics(msgspec.Struct, frozen=True, kw_only=True):
 class Clustering(msgspec.Struct, frozen=True, eq=False):
     """The centroids mu_k, their support N_k, and the centroid of every kept code.
 
-    `centroids` is (K', d) float32 with 1 <= K' <= K, no empty one among them, in an order that depends only on the
-    pool and the seed. `support` is (K',) float32 and sums to the number of kept codes. `labels` is (n,) int64, for
+    `centroids` is (K', d) float64 with 1 <= K' <= K, no empty one among them, in an order that depends only on the
+    pool and the seed. `support` is (K',) float64 and sums to the number of kept codes. `labels` is (n,) int64, for
     the kept codes in the order uploaded.
     """
 
-    centroids: NDArray[np.float32]
-    support: NDArray[np.float32]
+    centroids: NDArray[np.float64]
+    support: NDArray[np.float64]
     labels: NDArray[np.int64]
     diagnostics: Diagnostics

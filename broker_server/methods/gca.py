@@ -44,7 +44,7 @@ class GcaServer:
     def aggregate(self, round: int, uploads: Mapping[str, Arrays]) -> Aggregate:
         latents = [uploads[device]["latents"] for device in sorted(uploads)]  # line 21: Z
         found = cluster(latents, self.clustering, digest(self.seed, "clustering", round, size=6))  # lines 22-23
-        broadcast = {"centroids": found.centroids, "support": found.support}  # line 24
+        broadcast = {name: getattr(found, name).astype(np.float32) for name in ("centroids", "support")}  # line 24
         return Aggregate(broadcast, msgspec.to_builtins(found.diagnostics), _remarks(found.diagnostics))
 
 

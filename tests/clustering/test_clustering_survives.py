@@ -42,7 +42,7 @@ def rows_as_set(centroids: np.ndarray) -> np.ndarray:
 
 
 def check(result: Clustering, kept: np.ndarray, components: int) -> None:
-    assert result.centroids.dtype == result.support.dtype == np.float32
+    assert result.centroids.dtype == result.support.dtype == np.float64
     assert np.isfinite(result.centroids).all()
     assert 1 <= len(result.centroids) == len(result.support) <= components
     assert result.support.sum(dtype=float) == pytest.approx(len(kept), rel=1e-6)
@@ -95,8 +95,7 @@ def test_translation_moves_the_centroids_by_exactly_that(algorithm: str) -> None
     spec = settings_for(algorithm, Upload(codes, 8))
     here, there = cluster(codes, spec, 1), cluster(codes + np.float32(1e5), spec, 1)
     assert bits(here)[1:] == bits(there)[1:]
-    # A float32 near 1e5 has steps of 2^-7; half of one is all that the broadcast may differ by.
-    np.testing.assert_allclose(there.centroids - 1e5, here.centroids, rtol=0, atol=2.0**-8 + 1e-6)
+    np.testing.assert_allclose(there.centroids - 1e5, here.centroids, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
