@@ -32,12 +32,18 @@ def numpy_epochs(
 
     def reconstruct(order: np.ndarray) -> None:
         nonlocal state
-        state, _ = trainer.reconstruct(state, samples, order, batch_size=BATCH, learning_rate=RATE)
+        state, _ = trainer.reconstruct(state, samples, order[None], batch_size=BATCH, learning_rates=np.array([RATE]))
 
     def align(order: np.ndarray) -> None:
         nonlocal state
         state, _ = trainer.align(
-            state, samples, order, centroids=centroids, weights=weights, batch_size=BATCH, learning_rate=RATE
+            state,
+            samples,
+            order[None],
+            centroids=centroids,
+            weights=weights,
+            batch_size=BATCH,
+            learning_rates=np.array([RATE]),
         )
 
     return {"reconstruction": reconstruct, "alignment": align}

@@ -127,6 +127,7 @@ class _Work:
         return LocalContext(
             hyper=hyper, trainer=self.trainer, samples=self.device.records.samples, seed=self.welcome.seed,
             device=self.device.session.who.device, round=notes.round, observe=observe,
+            each_epoch=self.device.evaluate == "epoch",
         )  # fmt: skip
 
     async def do(self, phase: str, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

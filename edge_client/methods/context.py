@@ -12,12 +12,22 @@ from edge_client.model.trainer import ModelState, Trainer
 from edge_client.seeds import SHARED, stream
 
 Observer = Callable[[str, int, ModelState, float], None]
-"""Called after every local epoch: phase ("recon" or "align"), epoch from 1, the state after it, its mean loss."""
+"""Called after a local epoch: phase ("recon" or "align"), epoch from 1, the state after it, its mean loss."""
+
+Train = Callable[[ModelState, NDArray[np.int64], NDArray[np.float64]], tuple[ModelState, NDArray[np.float64]]]
+"""Runs epochs: the state, their orders (E, N) and learning rates (E,) to the new state and their losses (E,)."""
+
+ORDER_ENTRIES = 2**22
+"""Record indices drawn ahead of a trainer's call: 32 MB, whatever the number of epochs."""
 
 
 @dataclass(frozen=True)
 class LocalContext:
-    """One round on one device; immutable. `samples` (N, d_x) float32 are the device's own normal records."""
+    """One round on one device; immutable. `samples` (N, d_x) float32 are the device's own normal records.
+
+    `observe` hears of every epoch, or with `each_epoch` off of a phase's last one only: the trainer then runs the
+    phase in one call. The states are the same bits either way.
+    """
 
     hyper: Hyperparameters
     trainer: Trainer
@@ -26,6 +36,7 @@ class LocalContext:
     device: str
     round: int
     observe: Observer
+    each_epoch: bool = True
 
 
 def initial_state(context: LocalContext) -> ModelState:
@@ -45,6 +56,20 @@ def epoch_order(context: LocalContext, phase: str, epoch: int) -> NDArray[np.int
     return rng.permutation(len(context.samples))
 
 
-def learning_rate(state: ModelState, hyper: Hyperparameters) -> float:
-    """Return the rate of the next epoch: multiplied by `lr_decay` after every `lr_step_epochs` local epochs."""
-    return hyper.learning_rate * hyper.lr_decay ** (state.epochs // hyper.lr_step_epochs)
+def learning_rates(state: ModelState, hyper: Hyperparameters, epochs: int) -> NDArray[np.float64]:
+    """Return the rates of the next epochs, shape (E,): times `lr_decay` after every `lr_step_epochs` local epochs."""
+    done = np.arange(state.epochs, state.epochs + epochs)
+    return np.asarray(hyper.learning_rate * hyper.lr_decay ** (done // hyper.lr_step_epochs), np.float64)
+
+
+def run_epochs(state: ModelState, context: LocalContext, phase: str, epochs: int, train: Train) -> ModelState:
+    """Run epochs 1 to `epochs` of a local phase and let the context observe them; return the state after the last."""
+    state = at_phase_start(state, context)
+    span = 1 if context.each_epoch else max(1, ORDER_ENTRIES // len(context.samples))
+    for first in range(1, epochs + 1, span):
+        last = min(first + span - 1, epochs)
+        orders = np.stack([epoch_order(context, phase, epoch) for epoch in range(first, last + 1)])
+        state, losses = train(state, orders, learning_rates(state, context.hyper, len(orders)))
+        if context.each_epoch or last == epochs:
+            context.observe(phase, last, state, float(losses[-1]))
+    return state

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edge_client.errors import ConfigError, GcaError, ProtocolError
 from edge_client.methods.base import Arrays
-from edge_client.methods.context import LocalContext, at_phase_start, epoch_order, initial_state, learning_rate
+from edge_client.methods.context import LocalContext, initial_state, run_epochs
 from edge_client.model.autoencoder import FloatArray
 from edge_client.model.checks import check_centroids, check_per_centroid
 from edge_client.model.trainer import ModelState
@@ -48,18 +48,20 @@ def reconstruction_phase(
 
     Methods that share parameters run the same phase; FedProx adds `proximal` = (mu, anchor), see `Trainer`.
     """
-    state = at_phase_start(state, context)
-    for epoch in range(1, epochs + 1):
-        state, loss = context.trainer.reconstruct(
+    return run_epochs(
+        state,
+        context,
+        "recon",
+        epochs,
+        lambda state, orders, rates: context.trainer.reconstruct(
             state,
             context.samples,
-            epoch_order(context, "recon", epoch),
+            orders,
             batch_size=context.hyper.batch_size,
-            learning_rate=learning_rate(state, context.hyper),
+            learning_rates=rates,
             proximal=proximal,
-        )
-        context.observe("recon", epoch, state, loss)
-    return state
+        ),
+    )
 
 
 def upload_size(upload_fraction: float, records: int) -> int:
@@ -124,16 +126,18 @@ def alignment_phase(state: ModelState, context: LocalContext, centroids: FloatAr
         weights = inverse_support_weights(
             support, gamma=hyper.gamma, max_weight=hyper.max_weight, epsilon=hyper.epsilon
         )
-    state = at_phase_start(state, context)
-    for epoch in range(1, hyper.align_epochs + 1):
-        state, loss = context.trainer.align(
+    return run_epochs(
+        state,
+        context,
+        "align",
+        hyper.align_epochs,
+        lambda state, orders, rates: context.trainer.align(
             state,
             context.samples,
-            epoch_order(context, "align", epoch),
+            orders,
             centroids=centroids,
             weights=weights,
             batch_size=hyper.batch_size,
-            learning_rate=learning_rate(state, hyper),
-        )
-        context.observe("align", epoch, state, loss)
-    return state
+            learning_rates=rates,
+        ),
+    )

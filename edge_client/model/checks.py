@@ -25,20 +25,21 @@ def check_samples(samples: NDArray[Any], input_dim: int, dtype: np.dtype[Any]) -
         raise ConfigError(f"samples: record {row} holds NaN or infinity; clean or drop it")
 
 
-def check_order(order: NDArray[Any], count: int) -> None:
-    """Require a non-empty vector of record indices in [0, count)."""
-    if order.ndim != 1 or len(order) == 0 or not np.issubdtype(order.dtype, np.integer):
-        raise ConfigError(f"order: expected a non-empty vector of integers, got {order.dtype} of shape {order.shape}")
-    if order.min() < 0 or order.max() >= count:
-        raise ConfigError(f"order: holds an index outside the {count} records")
-
-
-def check_step(batch_size: int, learning_rate: float) -> None:
-    """Require a batch of at least one record and a positive, finite learning rate."""
+def check_epochs(orders: NDArray[Any], learning_rates: NDArray[Any], batch_size: int, count: int) -> None:
+    """Require at least one epoch: an order of record indices in [0, count) each, and a positive, finite rate each."""
+    if orders.ndim != 2 or orders.size == 0 or not np.issubdtype(orders.dtype, np.integer):
+        raise ConfigError(
+            f"orders: expected integers of shape (epochs, records), neither zero, "
+            f"got {orders.dtype} of shape {orders.shape}"
+        )
+    if orders.min() < 0 or orders.max() >= count:
+        raise ConfigError(f"orders: holds an index outside the {count} records")
+    if learning_rates.shape != (len(orders),):
+        raise ConfigError(f"learning_rates: {learning_rates.shape} for {len(orders)} epochs; give each epoch one")
+    if not ((learning_rates > 0.0) & (learning_rates < np.inf)).all():
+        raise ConfigError(f"learning_rate: {learning_rates}; use positive numbers")
     if batch_size < 1:
         raise ConfigError(f"batch_size: {batch_size}; use 1 or more")
-    if not 0.0 < learning_rate < np.inf:
-        raise ConfigError(f"learning_rate: {learning_rate}; use a positive number")
 
 
 def check_parameters(parameters: NDArray[Any], length: int) -> None:
@@ -73,7 +74,8 @@ def _check_finite_floats(values: NDArray[Any], name: str) -> None:
         raise ProtocolError(f"{name}: holds NaN or infinity")
 
 
-def check_still_finite(phase: str, parameters: FloatArray, loss: float) -> None:
-    """Require that an epoch ended in finite numbers; what a wrong learning rate or scale breaks shows here first."""
-    if not (np.isfinite(loss) and np.isfinite(parameters).all()):
+def check_still_finite(phase: str, parameters: FloatArray, losses: NDArray[np.float64]) -> None:
+    """Require that training ended in finite numbers; what a wrong learning rate or scale breaks shows here first."""
+    if not (np.isfinite(losses).all() and np.isfinite(parameters).all()):
+        loss = losses[np.argmin(np.isfinite(losses))]
         raise GcaError(f"{phase}: training diverged (loss {loss}); standardise the features or lower learning_rate")

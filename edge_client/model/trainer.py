@@ -5,8 +5,9 @@ number of devices and threads. `NumpyTrainer` is the reference that other traine
 thread, equal arguments give equal bits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -54,10 +55,11 @@ class ModelState:
 class Trainer(Protocol):
     """Local training and inference of one architecture.
 
-    `samples` are (N, d_x) in the dtype of the parameters (float32 outside tests), `order` the record indices of one
-    epoch, cut into minibatches of `batch_size`; the last may be shorter and counts as a step like the others.
-    Arguments are never modified. The returned loss is the mean over the epoch's records of the data term, taken just
-    before the step that used the record.
+    `samples` are (N, d_x) in the dtype of the parameters (float32 outside tests). `orders` (E, n) holds the record
+    indices of each epoch, cut into minibatches of `batch_size`; the last may be shorter and counts as a step like
+    the others. `learning_rates` (E,) has one per epoch. Arguments are never modified. The returned losses (E,) are
+    the mean over the epoch's records of the data term, taken just before the step that used the record. E epochs in
+    one call give the same bits as E calls of one epoch.
 
     Raises ConfigError for unusable records or settings, ProtocolError for unusable centroids, GcaError when training
     leaves the finite numbers.
@@ -91,15 +93,15 @@ class Trainer(Protocol):
         self,
         state: ModelState,
         samples: FloatArray,
-        order: NDArray[np.integer[Any]],
+        orders: NDArray[np.integer[Any]],
         *,
         batch_size: int,
-        learning_rate: float,
+        learning_rates: NDArray[np.float64],
         proximal: tuple[float, FloatArray] | None = None,
-    ) -> tuple[ModelState, float]:
-        """Run one epoch on eq. 2: mean over the batch of ||x - D(E(x))||^2, summed over features.
+    ) -> tuple[ModelState, NDArray[np.float64]]:
+        """Run E epochs on eq. 2: mean over the batch of ||x - D(E(x))||^2, summed over features.
 
-        `proximal` = (mu, anchor) adds mu * ||theta - anchor||^2 to the objective (not to the returned loss).
+        `proximal` = (mu, anchor) adds mu * ||theta - anchor||^2 to the objective (not to the returned losses).
         """
         ...
 
@@ -107,14 +109,14 @@ class Trainer(Protocol):
         self,
         state: ModelState,
         samples: FloatArray,
-        order: NDArray[np.integer[Any]],
+        orders: NDArray[np.integer[Any]],
         *,
         centroids: FloatArray,
         weights: FloatArray,
         batch_size: int,
-        learning_rate: float,
-    ) -> tuple[ModelState, float]:
-        """Run one epoch on eq. 5: mean over the batch of w_a * ||z - mu_a||^2, with a the nearest centroid.
+        learning_rates: NDArray[np.float64],
+    ) -> tuple[ModelState, NDArray[np.float64]]:
+        """Run E epochs on eq. 5: mean over the batch of w_a * ||z - mu_a||^2, with a the nearest centroid.
 
         `centroids` (K, d_z) and `weights` (K,) are constants; a is found anew for every minibatch, ties go to the
         lowest index. Only the encoder, its moments and its step count move.
@@ -178,10 +180,10 @@ def nearest_centroids(codes: FloatArray, centroids: FloatArray) -> NDArray[np.in
     return nearest
 
 
-class _Epoch:
-    """The memory of one epoch: a copy of the state to write to, its gradient, and buffers that batches take turns in.
+class _Phase:
+    """The memory of a call: a copy of the state to write to, its gradient, and buffers that batches take turns in.
 
-    Allocated once per epoch and shared with nobody: a step then allocates next to nothing, and threads do not meet.
+    Allocated once per call and shared with nobody: a step then allocates next to nothing, and threads do not meet.
     """
 
     def __init__(self, arch: Architecture, state: ModelState, rows: int, *, encoder_only: bool) -> None:
@@ -207,6 +209,25 @@ class _Epoch:
             [np.empty((rows, width), dtype) for width in widths],
             [np.empty((rows, width), dtype) for width in widths],
         )
+
+    def run(
+        self,
+        samples: FloatArray,
+        orders: NDArray[np.integer[Any]],
+        learning_rates: NDArray[np.float64],
+        loss: Callable[[Batch], float],
+        proximal: tuple[float, FloatArray] | None = None,
+    ) -> NDArray[np.float64]:
+        """Train on every order in turn; return the losses (E,)."""
+        losses = np.zeros(len(orders))
+        with np.errstate(over="ignore", invalid="ignore"):  # check_still_finite says it in words
+            for epoch, order in enumerate(orders):
+                for batch in self.batches(samples, order):
+                    losses[epoch] += loss(batch)
+                    self.descend(batch, float(learning_rates[epoch]), proximal)
+                self.epochs += 1
+        losses /= orders.shape[1]
+        return losses
 
     def batches(self, samples: FloatArray, order: NDArray[np.integer[Any]]) -> Iterator[Batch]:
         """Yield the minibatches of `order`, each after its forward pass; the next one overwrites it."""
@@ -237,9 +258,9 @@ class _Epoch:
         adam_step(*(vector[block] for vector in vectors), step=step, learning_rate=learning_rate)
 
     def state(self) -> ModelState:
-        """Return the state after this epoch; the epoch must not be used afterwards."""
+        """Return the state as it is now; the phase must not be used afterwards."""
         vectors = (self.parameters, self.first_moment, self.second_moment)
-        return ModelState(*vectors, self.encoder_steps, self.decoder_steps, self.epochs + 1)
+        return ModelState(*vectors, self.encoder_steps, self.decoder_steps, self.epochs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,47 +292,40 @@ class NumpyTrainer:
         self,
         state: ModelState,
         samples: FloatArray,
-        order: NDArray[np.integer[Any]],
+        orders: NDArray[np.integer[Any]],
         *,
         batch_size: int,
-        learning_rate: float,
+        learning_rates: NDArray[np.float64],
         proximal: tuple[float, FloatArray] | None = None,
-    ) -> tuple[ModelState, float]:
-        self._check_training(state, samples, order, batch_size, learning_rate)
+    ) -> tuple[ModelState, NDArray[np.float64]]:
+        self._check_training(state, samples, orders, batch_size, learning_rates)
         if proximal is not None:
             checks.check_parameters(proximal[1], self.parameter_count)
-        epoch = _Epoch(self.architecture, state, min(batch_size, len(order)), encoder_only=False)
-        total = 0.0
-        with np.errstate(over="ignore", invalid="ignore"):  # check_still_finite says it in words
-            for batch in epoch.batches(samples, order):
-                total += reconstruction_loss(batch)
-                epoch.descend(batch, learning_rate, proximal)
-        checks.check_still_finite("reconstruction", epoch.parameters, total)
-        return epoch.state(), total / len(order)
+        phase = _Phase(self.architecture, state, min(batch_size, orders.shape[1]), encoder_only=False)
+        losses = phase.run(samples, orders, learning_rates, reconstruction_loss, proximal)
+        checks.check_still_finite("reconstruction", phase.parameters, losses)
+        return phase.state(), losses
 
     def align(
         self,
         state: ModelState,
         samples: FloatArray,
-        order: NDArray[np.integer[Any]],
+        orders: NDArray[np.integer[Any]],
         *,
         centroids: FloatArray,
         weights: FloatArray,
         batch_size: int,
-        learning_rate: float,
-    ) -> tuple[ModelState, float]:
-        self._check_training(state, samples, order, batch_size, learning_rate)
+        learning_rates: NDArray[np.float64],
+    ) -> tuple[ModelState, NDArray[np.float64]]:
+        self._check_training(state, samples, orders, batch_size, learning_rates)
         checks.check_centroids(centroids, self.latent_dim)
         checks.check_per_centroid(weights, len(centroids), "weights")
         centroids, weights = (a.astype(state.parameters.dtype, copy=False) for a in (centroids, weights))
-        epoch = _Epoch(self.architecture, state, min(batch_size, len(order)), encoder_only=True)
-        total = 0.0
-        with np.errstate(over="ignore", invalid="ignore"):  # check_still_finite says it in words
-            for batch in epoch.batches(samples, order):
-                total += alignment_loss(batch, centroids, weights)
-                epoch.descend(batch, learning_rate)
-        checks.check_still_finite("alignment", epoch.parameters, total)
-        return epoch.state(), total / len(order)
+        phase = _Phase(self.architecture, state, min(batch_size, orders.shape[1]), encoder_only=True)
+        loss = partial(alignment_loss, centroids=centroids, weights=weights)
+        losses = phase.run(samples, orders, learning_rates, loss)
+        checks.check_still_finite("alignment", phase.parameters, losses)
+        return phase.state(), losses
 
     def encode(self, parameters: FloatArray, samples: FloatArray) -> FloatArray:
         self._check_model_and_samples(parameters, samples)
@@ -330,15 +344,14 @@ class NumpyTrainer:
         self,
         state: ModelState,
         samples: FloatArray,
-        order: NDArray[np.integer[Any]],
+        orders: NDArray[np.integer[Any]],
         batch_size: int,
-        learning_rate: float,
+        learning_rates: NDArray[np.float64],
     ) -> None:
         self._check_model_and_samples(state.parameters, samples)
         checks.check_parameters(state.first_moment, self.parameter_count)
         checks.check_parameters(state.second_moment, self.parameter_count)
-        checks.check_order(order, len(samples))
-        checks.check_step(batch_size, learning_rate)
+        checks.check_epochs(orders, learning_rates, batch_size, len(samples))
 
     def _check_model_and_samples(self, parameters: FloatArray, samples: FloatArray) -> None:
         checks.check_parameters(parameters, self.parameter_count)

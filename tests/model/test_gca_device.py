@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from edge_client.errors import ConfigError, GcaError, ProtocolError
 from edge_client.hyperparameters import Hyperparameters
+from edge_client.methods import context as context_module
 from edge_client.methods.base import DeviceMethod
-from edge_client.methods.context import LocalContext, epoch_order, initial_state, learning_rate
+from edge_client.methods.context import LocalContext, epoch_order, initial_state, learning_rates
 from edge_client.methods.gca import (
     Gca,
     inverse_support_weights,
@@ -192,24 +193,24 @@ def test_a_round_calls_the_phases_as_the_algorithm_says():
     context = a_context(observe=lambda *event: seen.append(event))
     ours, upload = a_round(context)
 
-    trainer, step, broadcast = context.trainer, {"batch_size": 50, "learning_rate": 1e-3}, a_broadcast()
+    trainer, step, broadcast = context.trainer, {"batch_size": 50, "learning_rates": np.array([1e-3])}, a_broadcast()
     state = initial_state(context)
     expected = []
     for epoch in (1, 2):
-        state, loss = trainer.reconstruct(state, SAMPLES, epoch_order(context, "recon", epoch), **step)
-        expected.append(("recon", epoch, loss))
+        state, loss = trainer.reconstruct(state, SAMPLES, epoch_order(context, "recon", epoch)[None], **step)
+        expected.append(("recon", epoch, loss[0]))
     codes = trainer.encode(state.parameters, SAMPLES[select_upload(context)])
     weights = weights_of(broadcast["support"])
     for epoch in (1, 2, 3):
         state, loss = trainer.align(
             state,
             SAMPLES,
-            epoch_order(context, "align", epoch),
+            epoch_order(context, "align", epoch)[None],
             centroids=broadcast["centroids"],
             weights=weights,
             **step,
         )
-        expected.append(("align", epoch, loss))
+        expected.append(("align", epoch, loss[0]))
 
     assert [(phase, epoch, loss) for phase, epoch, _, loss in seen] == expected
     assert upload.keys() == {"latents"}
@@ -270,9 +271,26 @@ def test_the_optimizer_is_kept_or_reset_with_each_phase():
 
 def test_the_learning_rate_falls_by_steps_of_local_epochs():
     hyper = Hyperparameters(learning_rate=0.5, lr_step_epochs=3, lr_decay=0.1)
-    state = ModelState.fresh(np.zeros(1))
-    rates = [learning_rate(replace(state, epochs=epochs), hyper) for epochs in range(8)]
-    assert rates == pytest.approx([0.5] * 3 + [0.05] * 3 + [0.005] * 2)
+    state = replace(ModelState.fresh(np.zeros(1)), epochs=1)
+    assert learning_rates(state, hyper, 7) == pytest.approx([0.5] * 2 + [0.05] * 3 + [0.005] * 2)
+
+
+@pytest.mark.parametrize("entries", [2**22, 260])
+def test_whole_phases_end_in_the_same_bits_and_are_observed_once(monkeypatch, entries):
+    """Also when the orders of a phase are drawn two epochs at a time."""
+    monkeypatch.setattr(context_module, "ORDER_ENTRIES", entries)
+    seen = []
+    context = a_context(observe=lambda *event: seen.append(event), lr_step_epochs=2)
+    each, _ = a_round(context)
+    of_each, seen = {(phase, epoch): loss for phase, epoch, _, loss in seen}, []
+    whole, _ = a_round(replace(context, each_epoch=False, observe=lambda *event: seen.append(event)))
+    assert each.parameters.tobytes() == whole.parameters.tobytes()
+    assert each.second_moment.tobytes() == whole.second_moment.tobytes()
+    assert [(phase, epoch, loss) for phase, epoch, _, loss in seen] == [
+        ("recon", 2, of_each["recon", 2]),
+        ("align", 3, of_each["align", 3]),
+    ]
+    assert seen[-1][2] is whole
 
 
 def test_the_falling_rate_reaches_the_trainer_across_phases():

@@ -11,7 +11,8 @@ from edge_client.model.trainer import ModelState, NumpyTrainer, nearest_centroid
 
 ARCH = Architecture(4, hidden=(8,), latent_dim=3)
 TRAINER = NumpyTrainer(ARCH)
-STEP = {"batch_size": 50, "learning_rate": 1e-3}
+STEP = {"batch_size": 50}
+RATES = np.array([1e-3])
 
 
 @pytest.fixture
@@ -28,12 +29,17 @@ def problem():
 
 def reconstruct(problem, **changes):
     p = {**problem, **changes}
-    return TRAINER.reconstruct(p["state"], p["samples"], p["order"], **STEP, proximal=p.get("proximal"))
+    state, losses = TRAINER.reconstruct(
+        p["state"], p["samples"], p["order"][None], **STEP, learning_rates=RATES, proximal=p.get("proximal")
+    )
+    return state, losses[0]
 
 
 def align(problem, **changes):
     p = {**problem, **changes}
-    return TRAINER.align(p["state"], p["samples"], p["order"], centroids=p["centroids"], weights=p["weights"], **STEP)
+    to = {"centroids": p["centroids"], "weights": p["weights"]}
+    state, losses = TRAINER.align(p["state"], p["samples"], p["order"][None], **to, **STEP, learning_rates=RATES)
+    return state, losses[0]
 
 
 def vectors(state):
@@ -159,7 +165,7 @@ def bad(array, index, value):
         ({"samples": bad(np.zeros((120, 4), np.float32), (17, 2), np.nan)}, ConfigError, "record 17 "),
         ({"order": np.array([0, 120])}, ConfigError, "outside the 120"),
         ({"order": np.array([-1])}, ConfigError, "outside"),
-        ({"order": np.array([], np.int64)}, ConfigError, "non-empty"),
+        ({"order": np.array([], np.int64)}, ConfigError, "neither zero"),
         ({"order": np.array([0.0])}, ConfigError, "integers"),
         ({"state": ModelState.fresh(np.zeros(9, np.float32))}, ConfigError, "another architecture"),
         ({"centroids": np.zeros((0, 3), np.float32)}, ProtocolError, "K >= 1"),
@@ -175,10 +181,33 @@ def test_unusable_arguments_are_refused_by_name(problem, change, error, words):
         align(problem, **change)
 
 
-@pytest.mark.parametrize("step", [{"batch_size": 0, "learning_rate": 1e-3}, {"batch_size": 5, "learning_rate": 0.0}])
-def test_unusable_settings_are_refused(problem, step):
-    with pytest.raises(ConfigError, match=r"batch_size|learning_rate"):
-        TRAINER.reconstruct(problem["state"], problem["samples"], problem["order"], **step)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"batch_size": 0}, "batch_size"),
+        ({"learning_rates": np.array([0.0])}, "learning_rate"),
+        ({"learning_rates": np.array([np.nan])}, "learning_rate"),
+        ({"learning_rates": np.array([1e-3, 1e-3])}, "1 epochs"),
+        ({"orders": np.arange(120)}, "shape"),
+    ],
+)
+def test_unusable_settings_are_refused(problem, change, words):
+    usable = {"orders": problem["order"][None], "batch_size": 50, "learning_rates": RATES}
+    with pytest.raises(ConfigError, match=words):
+        TRAINER.reconstruct(problem["state"], problem["samples"], **{**usable, **change})
+
+
+def test_epochs_in_one_call_are_the_bits_of_single_calls(problem):
+    orders = np.stack([np.random.default_rng(i).permutation(120) for i in range(3)])
+    rates = np.array([1e-3, 1e-4, 1e-5])
+    together, losses = TRAINER.reconstruct(problem["state"], problem["samples"], orders, **STEP, learning_rates=rates)
+    state = problem["state"]
+    for epoch in range(3):
+        one = slice(epoch, epoch + 1)
+        state, loss = TRAINER.reconstruct(state, problem["samples"], orders[one], **STEP, learning_rates=rates[one])
+        assert loss[0] == losses[epoch]
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(vectors(state), vectors(together), strict=True))
+    assert (state.encoder_steps, state.epochs) == (together.encoder_steps, together.epochs) == (9, 3)
 
 
 def test_divergence_is_an_error_not_nan(problem):

@@ -10,6 +10,7 @@ from edge_client.model.autoencoder import Architecture, initial_parameters
 from edge_client.model.trainer import ModelState, NumpyTrainer
 
 BATCH, RATE = 50, 1e-3
+RATES = np.array([RATE])
 PHASES = ("recon", "align", "recon", "recon", "align")
 """Encoder and decoder take different numbers of steps, and each phase follows the other."""
 
@@ -95,15 +96,21 @@ def test_epochs_equal_torch(input_dim, records, dtype, tolerance, proximal):
             state, ours = trainer.reconstruct(
                 state,
                 samples,
-                order,
+                order[None],
                 batch_size=BATCH,
-                learning_rate=RATE,
+                learning_rates=RATES,
                 proximal=(mu, anchor) if proximal else None,
             )
             theirs = reference.reconstruct(samples, order, (mu, anchor_tensors) if proximal else None)
         else:
             state, ours = trainer.align(
-                state, samples, order, centroids=centroids, weights=weights, batch_size=BATCH, learning_rate=RATE
+                state,
+                samples,
+                order[None],
+                centroids=centroids,
+                weights=weights,
+                batch_size=BATCH,
+                learning_rates=RATES,
             )
             theirs = reference.align(samples, order, centroids, weights)
         assert ours == pytest.approx(theirs, rel=tolerance)
@@ -157,9 +164,9 @@ def test_reconstruction_gradient_by_finite_differences(seed, mu):
     state, loss = trainer.reconstruct(
         ModelState.fresh(flat),
         samples,
-        np.arange(11),
+        np.arange(11)[None],
         batch_size=11,
-        learning_rate=RATE,
+        learning_rates=RATES,
         proximal=(mu, anchor),
     )
     assert loss == pytest.approx(trainer.score(flat, samples).mean(), rel=1e-12)
@@ -178,11 +185,11 @@ def test_alignment_gradient_by_finite_differences(seed):
     state, loss = trainer.align(
         ModelState.fresh(flat),
         samples,
-        np.arange(11),
+        np.arange(11)[None],
         centroids=centroids,
         weights=weights,
         batch_size=11,
-        learning_rate=RATE,
+        learning_rates=RATES,
     )
     assert loss == pytest.approx(objective(flat), rel=1e-12)
     # Codes do not depend on the decoder, so the full numeric gradient is zero there, as are the moments.
@@ -194,12 +201,12 @@ def test_bias_correction_at_the_first_and_at_a_late_step():
     arch, flat, samples, _, _ = small_problem(0)
     late = replace(ModelState.fresh(flat), encoder_steps=100_000, decoder_steps=100_000)
     trainer = NumpyTrainer(arch)
-    arguments = {"batch_size": 11, "learning_rate": RATE}
-    first, _ = trainer.reconstruct(ModelState.fresh(flat), samples, np.arange(11), **arguments)
+    arguments = {"batch_size": 11, "learning_rates": RATES}
+    first, _ = trainer.reconstruct(ModelState.fresh(flat), samples, np.arange(11)[None], **arguments)
     moved = first.parameters - flat
     gradient = gradient_seen_by_adam(first)
     live = np.abs(gradient) > 1e-3
     np.testing.assert_allclose(moved[live], -RATE * np.sign(gradient[live]), rtol=1e-4)
-    after, _ = trainer.reconstruct(late, samples, np.arange(11), **arguments)
+    after, _ = trainer.reconstruct(late, samples, np.arange(11)[None], **arguments)
     expected = -RATE * 0.1 * gradient / (np.sqrt(0.001) * np.abs(gradient) + 1e-8)
     np.testing.assert_allclose((after.parameters - flat)[live], expected[live], rtol=1e-6)
