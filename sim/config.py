@@ -82,9 +82,12 @@ class Participation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How the training normals are shared out; every device gets at least `minimum_records`."""
+    """How the training normals are shared out; every device gets at least `minimum_records`.
 
-    partition: Literal["iid"] = "iid"
+    "iid": uniform shards of equal size. "non_iid": like records on like devices, sizes 10:1 (`sim.data.non_iid`).
+    """
+
+    partition: Literal["iid", "non_iid"] = "iid"
     minimum_records: Positive = 10
 
 

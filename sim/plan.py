@@ -24,7 +24,7 @@ from edge_client.protocol.codec import Arrays, encode, encode_arrays
 from edge_client.protocol.messages import SERVER, Accept, Chunk, Cohort, RoundState
 from sim.config import Study
 from sim.data import Dataset
-from sim.data.partition import device_name, iid
+from sim.data.partition import device_name, shares
 from sim.emulation.workload import demands
 from sim.hardware import hardware
 from sim.links.link import LinkSpec, LinkState
@@ -170,7 +170,7 @@ def warnings(study: Study, planned: StudyPlan) -> list[str]:
 
 def _shards(study: Study, dataset: Dataset) -> dict[str, int]:
     """Return the records of every device; each must yield a code to upload."""
-    parts = iid(len(dataset.train), study.devices, study.seed, study.data.minimum_records)
+    parts = shares(study, dataset)
     shards = {device_name(number): len(rows) for number, rows in enumerate(parts, start=1)}
     fewest = min(shards.values())
     if upload_size(study.training.upload_fraction, fewest) == 0:

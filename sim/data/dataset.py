@@ -27,7 +27,8 @@ class Dataset:
 
     train: (N, d_x) float32, standardised normal records in file order.
     test: (M, d_x) float32. labels: (M,) int8, 1 = anomaly.
-    kept: names of the d_x columns. dropped: columns left out, with the earlier column that caused it.
+    image: (channels, height, width) of a record, None where it is a row of a table.
+    kept: names of the d_x columns, none for images. dropped: columns left out, with the earlier column that caused it.
     """
 
     name: str
@@ -38,11 +39,12 @@ class Dataset:
     dropped: tuple[Dropped, ...]
     licence: str
     provenance: tuple[Provenance, ...]
+    image: tuple[int, int, int] | None = None
 
     @property
     def input_dim(self) -> int:
         """d_x, the width of a record."""
-        return len(self.kept)
+        return self.train.shape[1]
 
 
 def load(name: str, data_dir: Path | None = None, *, offline: bool = False, opener: Opener = open_https) -> Dataset:

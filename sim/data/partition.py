@@ -5,6 +5,9 @@ from numpy.typing import NDArray
 
 from edge_client.errors import ConfigError
 from edge_client.seeds import stream
+from sim.config import Study
+from sim.data.dataset import Dataset
+from sim.data.non_iid import non_iid, pooled
 
 MINIMUM_RECORDS = 10
 """Fewest records of a device. With 10, the default upload fraction of 0.1 still uploads one code."""
@@ -33,3 +36,16 @@ def iid(n: int, devices: int, seed: int, minimum: int = MINIMUM_RECORDS) -> list
         )
     order = stream(seed, "partition").permutation(n).astype(np.int64)
     return np.array_split(order, devices)
+
+
+def shares(study: Study, dataset: Dataset) -> list[NDArray[np.int64]]:
+    """Return the row numbers of each device's records in `dataset.train`, as `data.partition` says.
+
+    They depend on the dataset, the seed and the number of devices, not on the method. Non-IID groups are found on
+    the standardised features, or on an image's pixels averaged down to 8 x 8.
+    """
+    minimum = study.data.minimum_records
+    if study.data.partition == "iid":
+        return iid(len(dataset.train), study.devices, study.seed, minimum)
+    described = dataset.train if dataset.image is None else pooled(dataset.train, dataset.image)
+    return non_iid(described, study.devices, study.seed, minimum)

@@ -9,7 +9,7 @@ import numpy as np
 from edge_client.errors import EnvironmentFault
 from sim.config import Study
 from sim.data import Dataset
-from sim.data.partition import device_name, iid
+from sim.data.partition import device_name, shares
 
 DEVICE_BYTES = 25_000_000
 """Private memory of one device process: 15 MB by `benchmarks/footprint.py`, and room for its records."""
@@ -32,7 +32,7 @@ class Shard:
 def write_shards(study: Study, dataset: Dataset, directory: Path) -> tuple[tuple[Shard, ...], Path]:
     """Write each device's training records, and the shared test set, as .npz files; return both."""
     directory.mkdir(parents=True, exist_ok=True)
-    parts = iid(len(dataset.train), study.devices, study.seed, study.data.minimum_records)
+    parts = shares(study, dataset)
     shards = []
     for number, rows in enumerate(parts, start=1):
         device = device_name(number)
