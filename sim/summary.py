@@ -27,7 +27,7 @@ def result_json(directory: Path) -> dict[str, Any]:
     """Return the one object that `simulate --json` prints. Bytes are over all devices and rounds."""
     with StudyStore.open(directory) as store:
         run = results.last_run(store)
-        points = _curve(store, run)
+        points = sound_curve(store, run)
         best, last = results.peak(judged(points)), points[-1] if points else None
         return {
             "study": str(directory), "dataset": run.dataset, "method": run.method, "devices": run.devices,
@@ -56,21 +56,21 @@ def show_summary(directory: Path, study: Study, input_dim: int, console: Console
     """Print accuracy per round, what it cost beside full-parameter exchange, and where the study lies."""
     with StudyStore.open(directory) as store:
         run = results.last_run(store)
-        points = _curve(store, run)
+        points = sound_curve(store, run)
         best = results.peak(judged(points))
         fates: dict[str, int] = dict(
             store.rows("SELECT fate, count(*) FROM participants WHERE run = ? GROUP BY fate", run.run)
         )
         console.print(_accuracies(points, best, _table(console, "Mean over devices")))
-        _say(console, _remarks(points, best, run))
+        _say(console, remarks_on(points, best, run))
         console.print(_costs(store, run.run, study, input_dim, sum(fates.values()), console))
-        _say(console, [*_agreement(store, run.run), *_events(store, run.run, fates)])
+        _say(console, [*agreement(store, run.run), *irregularities(store, run.run, fates)])
         _say(console, [f"time on the clock {duration_text(run.seconds_clock or 0)}, in all "
                        f"{duration_text(run.seconds_wall or 0)}"])  # fmt: skip
     console.print(f"study: {directory}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _curve(store: StudyStore, run: RunRow) -> list[Point]:
+def sound_curve(store: StudyStore, run: RunRow) -> list[Point]:
     """Return the mean evaluations of the run's rounds; a device reports of itself and may claim anything."""
     return [
         point
@@ -103,7 +103,7 @@ def _accuracies(points: list[Point], best: Point | None, table: Table) -> Table:
     return table
 
 
-def _remarks(points: list[Point], best: Point | None, run: RunRow) -> list[str]:
+def remarks_on(points: list[Point], best: Point | None, run: RunRow) -> list[str]:
     """Say of the accuracies what must not be hidden."""
     remarks = []
     if best is None:
@@ -153,7 +153,7 @@ def _costs(store: StudyStore, run: int, study: Study, input_dim: int, uploads: i
     return table
 
 
-def _agreement(store: StudyStore, run: int) -> list[str]:
+def agreement(store: StudyStore, run: int) -> list[str]:
     """Say whether the two ends of the wire counted the same."""
     wrong = [b for b in results.balance(store, run) if b.sent != b.received and b.kind != "telemetry"]
     if not wrong:
@@ -161,7 +161,7 @@ def _agreement(store: StudyStore, run: int) -> list[str]:
     return [f"ledgers: {b.kind} {b.direction}: sent {b.sent:,}, received {b.received:,}" for b in wrong]
 
 
-def _events(store: StudyStore, run: int, fates: dict[str, int]) -> list[str]:
+def irregularities(store: StudyStore, run: int, fates: dict[str, int]) -> list[str]:
     """Say what did not go as planned: uploads that were not used, odd messages, fallbacks of the method."""
     lines = []
     called, used = sum(fates.values()), fates.get("accepted", 0)
