@@ -85,7 +85,7 @@ def quotas(n: int, devices: int, minimum: int) -> Counts:
     if devices <= 2:
         sizes[0] += n - sizes.sum()
         return sizes
-    sizes[0] = TAIL_RATIO * smallest
+    sizes = np.minimum(sizes, TAIL_RATIO * smallest)
     between = sizes[1:-1]
     for _ in range(n - int(sizes.sum())):
         between[between.argmin()] += 1
