@@ -18,11 +18,16 @@ PositiveReal = Annotated[float, Meta(gt=0.0, le=1e9)]
 class Hyperparameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Local training of one device. Defaults are the paper's (section "Experimental setup").
 
+    `model` is the kind of autoencoder. "dense": `hidden` are the layers' widths on the way to the code.
+    "convolutional": records are images of shape `image` = (channels, height, width), `hidden` are the channels of
+    convolutions that halve both sides, and `latent_dim` is the width of the flattened code.
     `init` says whether all devices start from one seeded model ("shared") or each from its own.
     `optimizer` says whether Adam's moments live on between phases and rounds ("kept") or start at zero with
     each local phase ("reset"); the paper leaves it open.
     """
 
+    model: Literal["dense", "convolutional"] = "dense"
+    image: tuple[Width, Width, Width] | None = None
     hidden: Annotated[tuple[Width, ...], Meta(max_length=8)] = (256, 64)
     latent_dim: Width = 16
     batch_size: Positive = 50
