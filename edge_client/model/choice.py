@@ -1,10 +1,39 @@
-"""Which trainer a device uses for the model that the server asks for."""
+"""Which model the server asks for, and which trainer a device uses for it."""
 
+from edge_client.errors import ConfigError, EnvironmentFault
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.model.autoencoder import Architecture
+from edge_client.model.convolutional import ConvolutionalArchitecture
 from edge_client.model.trainer import NumpyTrainer, Trainer
 
 
+def architecture_for(hyper: Hyperparameters, input_dim: int) -> Architecture | ConvolutionalArchitecture:
+    """Return the model for records of `input_dim` features; raises `ConfigError` if there is none."""
+    if hyper.model == "dense":
+        return Architecture(input_dim, hyper.hidden, hyper.latent_dim)
+    if hyper.image is None:
+        raise ConfigError("training.image: is missing; a convolutional model needs [channels, height, width]")
+    architecture = ConvolutionalArchitecture(hyper.image, hyper.hidden, hyper.latent_dim)
+    if architecture.input_dim != input_dim:
+        raise ConfigError(
+            f"training.image: {list(hyper.image)} makes {architecture.input_dim:,} features, records have "
+            f'{input_dim:,}; name the shape of this dataset\'s images, or set training.model = "dense"'
+        )
+    return architecture
+
+
 def trainer_for(hyper: Hyperparameters, input_dim: int) -> Trainer:
-    """Return the trainer of a model for records of `input_dim` features; raises `ConfigError` if none fits."""
-    return NumpyTrainer(Architecture(input_dim, hyper.hidden, hyper.latent_dim))
+    """Return the trainer of a model for records of `input_dim` features.
+
+    Raises `ConfigError` if no model fits, `EnvironmentFault` if the convolutional one has no torch to run on.
+    """
+    architecture = architecture_for(hyper, input_dim)
+    if isinstance(architecture, Architecture):
+        return NumpyTrainer(architecture)
+    try:
+        from edge_client.model.convolutional_trainer import ConvolutionalTrainer  # torch: only where images are learned
+    except ModuleNotFoundError as error:
+        raise EnvironmentFault(
+            f"a convolutional model needs torch ({error}); install it: pip install 'gca[server]'"
+        ) from error
+    return ConvolutionalTrainer(architecture)
