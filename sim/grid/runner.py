@@ -1,0 +1,109 @@
+"""Runs the cells of a grid that are not there yet, several at a time, each in a process of its own.
+
+Processes, because a study may set the process up for itself (threads, clock, descriptors), and because one that
+dies takes no other with it. A cell is written beside its place and moved there when its run has completed, so that
+what is in place is whole.
+"""
+
+import multiprocessing
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker_server import results
+from broker_server.store import StudyStore
+from edge_client.errors import EnvironmentFault, GcaError
+from sim.grid.cells import Cell, folder
+
+UNFINISHED = ".unfinished"
+"""Ending of the folder that a cell's run writes to."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """One cell's end: its folder, or why there is none."""
+
+    cell: Cell
+    directory: Path
+    failure: str | None = None
+    found: bool = False
+    """Whether it had been run before."""
+
+
+def run_cells(cells: Sequence[Cell], directory: Path, *, jobs: int, data_dir: Path | None = None,
+              tell: Callable[[str], None] = lambda text: None) -> dict[str, Done]:  # fmt: skip
+    """Run what is missing and return every cell's end by its name. A cell that fails does not stop the others."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentFault(f"{directory}: {error.strerror}; give a folder that can be written") from None
+    ends: dict[str, Done] = {}
+    missing: dict[str, Cell] = {}
+    for cell in cells:
+        place = folder(cell, directory)
+        if is_complete(place):
+            ends[cell.name] = Done(cell, place, found=True)
+        else:
+            missing[cell.name] = cell
+    if ends:
+        tell(f"{len(ends)} of {len(ends) + len(missing)} studies are there already")
+    for number, done in enumerate(_run(list(missing.values()), directory, max(1, jobs), data_dir), start=1):
+        ends[done.cell.name] = done
+        state = "failed: " + done.failure if done.failure else "done"
+        tell(f"{number} of {len(missing)}: {done.cell.name} ({done.cell.label}): {state}")
+    return ends
+
+
+def is_complete(directory: Path) -> bool:
+    """Whether a study lies there whose last run came to its end."""
+    if not (directory / "study.sqlite").exists():
+        return False
+    try:
+        with StudyStore.open(directory) as store:
+            return bool(results.last_run(store).completed)
+    except GcaError:
+        return False
+
+
+def _run(cells: Sequence[Cell], directory: Path, jobs: int, data_dir: Path | None) -> Iterator[Done]:
+    """Yield the cells as they end, whatever the order."""
+    context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
+    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1) as pool:
+        waiting: dict[Future[str | None], Cell] = {}
+        rest = iter(cells)
+        while True:
+            while len(waiting) < jobs and (cell := next(rest, None)) is not None:
+                waiting[pool.submit(_run_one, cell, folder(cell, directory), jobs, data_dir)] = cell
+            if not waiting:
+                return
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                cell = waiting.pop(future)
+                try:
+                    failure = future.result()
+                except BrokenProcessPool as error:
+                    raise GcaError(f"the process of {cell.name} died ({error}); run the grid again to go on") from None
+                yield Done(cell, folder(cell, directory), failure)
+
+
+def _run_one(cell: Cell, place: Path, jobs: int, data_dir: Path | None) -> str | None:
+    """Run one cell in this process; return why it failed, or None."""
+    from sim.emulation.study import run_study
+    from sim.progress import progress
+
+    unfinished = place.with_name(place.name + UNFINISHED)
+    try:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        run_study(cell.study, unfinished, progress(sys.stderr, cell.study.rounds, quiet=True), data_dir)
+        shutil.rmtree(place, ignore_errors=True)
+        unfinished.rename(place)
+    except GcaError as error:
+        return str(error)
+    except Exception as error:  # told with its cause: the grid goes on without this cell
+        (unfinished / "traceback.txt").write_text(traceback.format_exc())
+        return f"{type(error).__name__}: {error}; see {unfinished / 'traceback.txt'}"
+    return None

@@ -1,0 +1,84 @@
+"""A comparison for people (a table per published one) and for machines (one CSV for each)."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from sim.reproduction.published import TITLES
+from sim.reproduction.verdict import Compared, orders
+
+COLUMNS = (
+    "table", "dataset", "row", "published_mean_pct", "published_std_pct", "ours_mean_pct", "ours_std_pct",
+    "difference_pp", "verdict", "seeds", "cut", "peaks_at", "peaks_before_alignment", "final_mean_pct",
+    "round_end_peak_mean_pct", "auroc_final_mean", "average_precision_final_mean", "seconds_wall", "failure",
+)  # fmt: skip
+
+
+def show(table: str, compared: Sequence[Compared], console: Console) -> None:
+    """Print one table, its order claims, and what must not be hidden."""
+    page = Table(title=f"{table}: {TITLES[table]} (accuracy in percent, mean and std over seeds)", title_justify="left")
+    for name in ("dataset", "row", "published", "ours", "difference", "verdict", "final", "peak fell at", "cut down"):
+        page.add_column(
+            name, justify="left" if name in ("dataset", "row", "verdict", "peak fell at", "cut down") else "right"
+        )
+    for one in compared:
+        figure = one.figure
+        page.add_row(
+            figure.dataset, figure.label, f"{figure.mean:.2f} ± {figure.std:.2f}", _ours(one),
+            "-" if one.difference is None else f"{one.difference:+.2f}", one.verdict, _mean(one, "final", "{:.2f}"),
+            _where(one), one.cut,
+        )  # fmt: skip
+    console.print(page)
+    for reference in ("gca", "inverse"):
+        for order in orders(compared, reference):
+            console.print(order.text, highlight=False)
+    early = sum(any(taken.early for taken in one.taken) for one in compared)
+    if early:
+        console.print(
+            f"{early} of {len(compared)} figures of ours peak in the reconstruction of round 1, before any centroid "
+            "had been exchanged; the published ones cannot be told apart from that",
+            highlight=False,
+        )
+    for one in compared:
+        if one.failure:
+            console.print(f"{one.figure.dataset} {one.figure.label}: {one.failure}", markup=False, highlight=False)
+
+
+def write_csv(path: Path, compared: Sequence[Compared]) -> None:
+    """Write one row per published figure."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for one in compared:
+            figure = one.figure
+            writer.writerow(
+                [figure.table, figure.dataset, figure.label, figure.mean, figure.std, _number(one.mean),
+                 _number(one.std), _number(one.difference), one.verdict, len(one.taken), one.cut, _where(one),
+                 sum(taken.early for taken in one.taken), _mean(one, "final", "{:.4f}"),
+                 _mean(one, "at_round_end", "{:.4f}"), _mean(one, "auroc", "{:.6f}"),
+                 _mean(one, "average_precision", "{:.6f}"), f"{sum(taken.seconds_wall for taken in one.taken):.1f}",
+                 one.failure]
+            )  # fmt: skip
+
+
+def _ours(one: Compared) -> str:
+    if one.mean is None:
+        return "-"
+    return f"{one.mean:.2f}" if one.std is None else f"{one.mean:.2f} ± {one.std:.2f}"
+
+
+def _where(one: Compared) -> str:
+    """Where each seed's figure fell: round, phase and epoch."""
+    return " ".join(f"r{taken.round}/{taken.phase}{taken.epoch}" for taken in one.taken)
+
+
+def _mean(one: Compared, name: str, form: str) -> str:
+    values = [value for taken in one.taken if (value := getattr(taken, name)) is not None]
+    return form.format(sum(values) / len(values)) if values else ""
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"

@@ -1,0 +1,63 @@
+"""From a published table to its studies, and from their results to the comparison."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sim.config import load_study
+from sim.grid.cells import Cell
+from sim.grid.runner import Done
+from sim.reproduction.measures import take
+from sim.reproduction.published import Figure, figures
+from sim.reproduction.verdict import Compared
+
+SEEDS = (100, 200, 300)
+ROUNDS = 100
+SETTING: Mapping[str, object] = {"evaluation.every": "epoch", "link": "none", "isolation": "task"}
+"""The paper has no network, so nothing of a table depends on one; every method is judged at every instant."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How much of the paper's protocol to run; `chosen` overrides keys of every study."""
+
+    seeds: tuple[int, ...] = SEEDS
+    rounds: int = ROUNDS
+    datasets: tuple[str, ...] = ()
+    chosen: Mapping[str, object] | None = None
+
+    @property
+    def cut(self) -> str:
+        """What was left out, in words; empty for the paper's protocol."""
+        words = []
+        if self.rounds != ROUNDS:
+            words.append(f"{self.rounds} of {ROUNDS} rounds")
+        if self.seeds != SEEDS:
+            words.append(f"seeds {', '.join(map(str, self.seeds))} of {', '.join(map(str, SEEDS))}")
+        words += [f"{key}={value}" for key, value in (self.chosen or {}).items()]
+        return "; ".join(words)
+
+
+def wanted(tables: Sequence[str], protocol: Protocol) -> dict[Figure, tuple[Cell, ...]]:
+    """Return the figures of these tables, each with one cell per seed. Raises ConfigError for what is unknown."""
+    return {
+        figure: tuple(_cell(figure, seed, protocol) for seed in protocol.seeds)
+        for table in tables
+        for figure in figures(table)
+        if not protocol.datasets or figure.dataset in protocol.datasets
+    }
+
+
+def compare(figure: Figure, cells: Sequence[Cell], ends: Mapping[str, Done], cut: str) -> Compared:
+    """Return the published figure beside what the cells gave."""
+    done = [ends[cell.name] for cell in cells]
+    failures = [one.failure for one in done if one.failure]
+    taken = [take(Path(one.directory), figure.measure) for one in done if not one.failure]
+    if failures:
+        cut = "; ".join(filter(None, (cut, f"{len(failures)} of {len(done)} seeds failed")))
+    return Compared(figure, taken, cut, failures[0] if failures else "")
+
+
+def _cell(figure: Figure, seed: int, protocol: Protocol) -> Cell:
+    keys = {**SETTING, **figure.overrides, "seed": seed, "rounds": protocol.rounds, **(protocol.chosen or {})}
+    return Cell(load_study(f"paper/{figure.dataset}", keys), {"seed": seed, **figure.overrides})

@@ -1,0 +1,30 @@
+"""Lists as a person writes them on the command line: comma-separated."""
+
+from edge_client.errors import ConfigError
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Return the parts of `a,b`, without blanks."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def whole_numbers(text: str, option: str) -> tuple[int, ...]:
+    """Return the numbers of `1,2`; raises ConfigError naming the option for anything else."""
+    try:
+        found = tuple(int(part) for part in names(text))
+    except ValueError:
+        raise ConfigError(f"{option} {text!r}: write whole numbers with commas between, such as 100,200") from None
+    if not found:
+        raise ConfigError(f"{option}: give at least one whole number")
+    return found
+
+
+def shares(text: str, option: str) -> tuple[float, ...]:
+    """Return the fractions of `0.6,0.65`; raises ConfigError naming the option unless all lie between 0 and 1."""
+    try:
+        found = tuple(float(part) for part in names(text))
+    except ValueError:
+        raise ConfigError(f"{option} {text!r}: write numbers with commas between, such as 0.6,0.65") from None
+    if not all(0.0 < one <= 1.0 for one in found):
+        raise ConfigError(f"{option} {text!r}: accuracies lie between 0 and 1")
+    return found
