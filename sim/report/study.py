@@ -1,0 +1,211 @@
+"""What a report needs of one study, read once and eagerly, so that everything after it is a pure function.
+
+A device reports of itself and may claim anything: figures that are none are dropped here, names stay as they are
+and are escaped where they are shown.
+"""
+
+import math
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from broker_server import results
+from broker_server.results import Point, RunRow
+from broker_server.store import StudyStore
+from edge_client.errors import EnvironmentFault, GcaError
+from sim.hardware import Hardware, hardware
+from sim.links.profiles import LinkProfile, link
+from sim.summary import agreement, irregularities, judged, remarks_on, sound_curve
+
+T = TypeVar("T")
+
+CONFIG_LIMIT = 64 * 1024
+"""Bytes of a `study.toml` that are read; ours have about one thousand."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One device's model on its test set; shares in [0, 1], None where undefined."""
+
+    round: int
+    phase: str
+    epoch: int
+    device: str
+    accuracy: float | None
+    auroc: float | None
+    average_precision: float | None
+
+
+@dataclass(frozen=True)
+class RoundTimes:
+    """Seconds since the run began."""
+
+    opened: float
+    closed: float
+    published: float
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Messages of one kind between one device and the server in one round, as the device counted them, in bytes."""
+
+    round: int
+    device: str
+    direction: str
+    kind: str
+    payload: int
+    message: int
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """What crossed all links in one direction in one round, in bytes.
+
+    `stream`: MQTT; `wire`: with headers and acknowledgements; `acks`: the pure acknowledgements among them.
+    """
+
+    round: int
+    direction: str
+    stream: int
+    wire: int
+    acks: int
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Seconds that a device spent in one stage of a round."""
+
+    round: int
+    device: str
+    stage: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ReportStudy:
+    """One study. `settings` is its `study.toml`, `text` the same as it stands; both empty where there is none.
+
+    `fates` are (round, device, fate). `link` and `board` are None where their names are no longer known.
+    """
+
+    directory: Path
+    run: RunRow
+    text: str
+    settings: Mapping[str, Any]
+    link: LinkProfile | None
+    board: Hardware | None
+    points: tuple[Point, ...]
+    evaluations: tuple[Evaluation, ...]
+    rounds: Mapping[int, RoundTimes]
+    fates: tuple[tuple[int, str, str], ...]
+    traffic: tuple[Traffic, ...]
+    crossings: tuple[Crossing, ...]
+    stages: tuple[Stage, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def link_name(self) -> str:
+        return str(self.settings.get("link", "")) or "unknown link"
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """Return a table of the configuration, empty where it has none."""
+        found = self.settings.get(name, {})
+        return found if isinstance(found, dict) else {}
+
+
+def read_study(directory: Path) -> ReportStudy:
+    """Read the newest run of a study.
+
+    Raises `EnvironmentFault` when the folder holds none, when it cannot be read or is of another version, and when
+    not one round of it was finished.
+    """
+    text, settings = _configuration(directory / "study.toml")
+    with StudyStore.open(directory) as store:
+        run = results.last_run(store)
+        rounds = store.rows("SELECT round, opened_s, closed_s, published_s FROM rounds WHERE run = ?", run.run)
+        if not rounds:
+            why = run.reason or "its program was stopped, or is still at it"
+            raise EnvironmentFault(f"{directory}: no round was finished ({why}): there is nothing to report yet")
+        points = sound_curve(store, run)
+        return ReportStudy(
+            directory, run, text, settings, _known(link, settings.get("link")),
+            _known(hardware, settings.get("hardware")), tuple(points), _evaluations(store, run, points),
+            {number: RoundTimes(*times) for number, *times in rounds}, _fates(store, run.run),
+            _traffic(store, run.run), _crossings(store, run.run), _stages(store, run), _remarks(store, run, points),
+        )  # fmt: skip
+
+
+def _configuration(path: Path) -> tuple[str, dict[str, Any]]:
+    """Return `study.toml` as text and as a table. It is shown, not run, so keys that nobody knows do no harm."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(CONFIG_LIMIT + 1)
+        if len(content) > CONFIG_LIMIT:
+            raise EnvironmentFault(f"{path}: holds more than {CONFIG_LIMIT:,} bytes, so it is no study's configuration")
+        text = content.decode("utf-8")
+        return text, tomllib.loads(text)
+    except FileNotFoundError:
+        return "", {}
+    except OSError as error:
+        raise EnvironmentFault(f"{path}: cannot be read: {error.strerror}; check its permissions") from None
+    except ValueError as error:  # not UTF-8, or no TOML
+        raise EnvironmentFault(f"{path}: is damaged: {error}; restore it, or delete it to report without it") from None
+
+
+def _known(lookup: Callable[[str], T], name: object) -> T | None:
+    """Return the profile of that name; None where the study names none, or one that is no longer known."""
+    try:
+        return lookup(name) if isinstance(name, str) else None
+    except GcaError:
+        return None
+
+
+def _evaluations(store: StudyStore, run: RunRow, points: Iterable[Point]) -> tuple[Evaluation, ...]:
+    """Return the evaluations behind the points of the curve."""
+    sound = {(point.round, point.phase, point.epoch) for point in points}
+    rows = store.rows(
+        "SELECT round, phase, epoch, device, accuracy, auroc, average_precision FROM evaluations WHERE run = ? "
+        "ORDER BY round, phase, epoch, device",
+        run.run,
+    )
+    return tuple(Evaluation(*row) for row in rows if row[:3] in sound)
+
+
+def _fates(store: StudyStore, run: int) -> tuple[tuple[int, str, str], ...]:
+    return tuple(store.rows("SELECT round, device, fate FROM participants WHERE run = ? ORDER BY round, device", run))
+
+
+def _traffic(store: StudyStore, run: int) -> tuple[Traffic, ...]:
+    rows = store.rows(
+        "SELECT round, device, direction, kind, sum(payload_bytes), sum(message_bytes) FROM transfers "
+        "WHERE run = ? AND side = 'device' AND kind != 'telemetry' GROUP BY round, device, direction, kind "
+        "ORDER BY round, device, direction, kind",
+        run,
+    )
+    return tuple(Traffic(*row) for row in rows)
+
+
+def _crossings(store: StudyStore, run: int) -> tuple[Crossing, ...]:
+    rows = store.rows(
+        "SELECT round, direction, sum(stream_bytes), sum(wire_bytes + ack_bytes), sum(ack_bytes) FROM wire WHERE run = ? "
+        "GROUP BY round, direction ORDER BY round, direction",
+        run,
+    )
+    return tuple(Crossing(*row) for row in rows)
+
+
+def _stages(store: StudyStore, run: RunRow) -> tuple[Stage, ...]:
+    rows = store.rows(
+        "SELECT round, device, stage, sum(seconds) FROM stages WHERE run = ? AND round BETWEEN 1 AND ? "
+        "GROUP BY round, device, stage ORDER BY round, device, stage",
+        run.run, run.rounds,
+    )  # fmt: skip
+    return tuple(Stage(*row) for row in rows if math.isfinite(row[3]) and row[3] >= 0)
+
+
+def _remarks(store: StudyStore, run: RunRow, points: list[Point]) -> tuple[str, ...]:
+    fates = dict(store.rows("SELECT fate, count(*) FROM participants WHERE run = ? GROUP BY fate", run.run))
+    best = results.peak(judged(points))
+    return (*remarks_on(points, best, run), *agreement(store, run.run), *irregularities(store, run.run, fates))

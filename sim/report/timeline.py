@@ -1,0 +1,147 @@
+"""When each device did what, put together from the server's clock and the devices' own seconds.
+
+A device reports how long it spent in each stage of a round, not when. Its broadcast tells: it was published at a known
+instant and came down half a round trip and its own bytes later. From there the stages before it are laid out
+backwards, those after it forwards. A round without a broadcast for the device is laid out forwards from its opening.
+The error is that of the link's jitter, of queueing and of TCP's slow start.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.links.profiles import downlink
+from sim.report.study import ReportStudy
+
+BEFORE_UPLOAD = frozenset({"initial", "recon"})
+"""Phases whose epochs precede their round's upload. Any other counts as after the broadcast, and so as paid for."""
+
+EVALUATION = "evaluate"
+"""The stage in which an emulated device judges its model; it happens inside the training before or after it."""
+BEFORE, EXCHANGE, AFTER = ("reconstruction",), ("upload", "wait"), ("alignment",)
+"""Stages in their order in a round; those that nobody knows come last."""
+STAGES = (*BEFORE, *EXCHANGE, *AFTER)
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+Instant = tuple[int, str, int]
+"""(round, phase, epoch) of an evaluation."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A stage of a device's round, in seconds since the run began."""
+
+    stage: str
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class DeviceRound:
+    """What one device did in one round, before its upload, until the broadcast was in, and after it."""
+
+    round: int
+    device: str
+    before: tuple[Interval, ...]
+    exchange: tuple[Interval, ...]
+    after: tuple[Interval, ...]
+
+    @property
+    def stages(self) -> tuple[Interval, ...]:
+        return (*self.before, *self.exchange, *self.after)
+
+
+def device_rounds(study: ReportStudy) -> list[DeviceRound]:
+    """Return each device's part in each round that was finished, by device and round."""
+    spent: dict[str, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for stage in study.stages:
+        spent[stage.device][stage.round][stage.stage] = stage.seconds
+    early, late = _evaluations(study)
+    arrivals = _arrivals(study)
+    found = []
+    for device in sorted(spent):
+        free = 0.0  # when the device was through with the round before
+        for number in sorted(spent[device].keys() & study.rounds.keys()):
+            key, opened = (number, device), study.rounds[number].opened
+            share = early[key] / max(1, early[key] + late[key])
+            before, exchange, after = _in_order(spent[device][number], share)
+            lead = sum(seconds for _, seconds in (*before, *exchange))
+            begin = max(arrivals[key] - lead if key in arrivals else opened, opened, free)
+            ends = _laid_out(begin, before), _laid_out(begin + sum(s for _, s in before), exchange)
+            found.append(DeviceRound(*key, *ends, _laid_out(begin + lead, after)))
+            free = found[-1].stages[-1].end
+    return found
+
+
+def evaluated_at(study: ReportStudy, found: Iterable[DeviceRound]) -> dict[Instant, float]:
+    """Return when the last device had come to each evaluation; the epochs of a stage are taken as equally long."""
+    order = {(point.round, point.phase, point.epoch): place for place, point in enumerate(study.points)}
+    made: dict[tuple[int, str], list[Instant]] = defaultdict(list)
+    for one in study.evaluations:
+        made[one.round, one.device].append((one.round, one.phase, one.epoch))
+    latest: dict[Instant, float] = {}
+    for part in found:
+        instants = sorted(made[part.round, part.device], key=order.__getitem__)
+        for stages, wanted in ((part.before, True), (part.after, False)):
+            here = [instant for instant in instants if (instant[1] in BEFORE_UPLOAD) == wanted]
+            if not stages:  # such a stage took no time that the device told of
+                stages = (Interval("", part.stages[0].begin, part.stages[0].begin),) if wanted else part.stages[-1:]
+            begin, end = stages[0].begin, stages[-1].end
+            for step, instant in enumerate(here, start=1):
+                latest[instant] = max(latest.get(instant, 0.0), begin + (end - begin) * step / len(here))
+    return latest
+
+
+def quantiles(study: ReportStudy) -> list[tuple[str, tuple[float, ...], int]]:
+    """Return (what, its seconds at QUANTILES, how many there were) for the rounds and for each stage in them."""
+    seconds: dict[str, list[float]] = {"round": [one.published - one.opened for one in study.rounds.values()]}
+    for stage in sorted(study.stages, key=lambda one: _place(one.stage)):
+        seconds.setdefault(stage.stage, []).append(stage.seconds)
+    return [(what, tuple(np.quantile(all_, QUANTILES).tolist()), len(all_)) for what, all_ in seconds.items()]
+
+
+def _in_order(spent: Mapping[str, float], share: float) -> tuple[list[tuple[str, float]], ...]:
+    """Return the stages before, during and after the exchange; `share` of the evaluations was made before."""
+    judging = spent.get(EVALUATION, 0.0)
+
+    def chosen(names: Iterable[str], judged: float) -> list[tuple[str, float]]:
+        stages = [(name, spent[name]) for name in names if name in spent]
+        return [*stages, (EVALUATION, judged)] if judged > 0 else stages
+
+    unknown = sorted(spent.keys() - {*STAGES, EVALUATION})
+    return (
+        chosen(BEFORE, judging * share), chosen(EXCHANGE, 0.0),
+        [*chosen(AFTER, judging * (1 - share)), *((name, spent[name]) for name in unknown)],
+    )  # fmt: skip
+
+
+def _laid_out(begin: float, stages: Iterable[tuple[str, float]]) -> tuple[Interval, ...]:
+    placed = []
+    for name, seconds in stages:
+        placed.append(Interval(name, begin, begin + seconds))
+        begin += seconds
+    return tuple(placed)
+
+
+def _evaluations(study: ReportStudy) -> tuple[Counter[tuple[int, str]], Counter[tuple[int, str]]]:
+    """Count each device's evaluations of a round before its upload, and after its broadcast."""
+    keys = [((one.round, one.device), one.phase in BEFORE_UPLOAD) for one in study.evaluations]
+    return Counter(key for key, early in keys if early), Counter(key for key, early in keys if not early)
+
+
+def _arrivals(study: ReportStudy) -> dict[tuple[int, str], float]:
+    """Return when a round's broadcast was in at a device that got one."""
+    down = downlink(study.link) if study.link else None
+    arrivals = {}
+    for one in study.traffic:
+        if (one.kind, one.direction) == ("broadcast", "down") and one.message and one.round in study.rounds:
+            travel = (down.delay if down else 0.0) + (8 * one.message / down.rate if down and down.rate else 0.0)
+            arrivals[one.round, one.device] = study.rounds[one.round].published + travel
+    return arrivals
+
+
+def _place(stage: str) -> tuple[int, str]:
+    known = (*STAGES, EVALUATION)
+    return (known.index(stage) if stage in known else len(known), stage)
