@@ -16,11 +16,12 @@ from edge_client.clock import Clock
 from edge_client.cohort import EVERYONE, takes_part
 from edge_client.errors import GcaError, ProtocolError
 from edge_client.evaluation import Evaluator
+from edge_client.hyperparameters import Hyperparameters
 from edge_client.methods.context import LocalContext
 from edge_client.methods.registry import method
 from edge_client.model.choice import trainer_for
-from edge_client.model.trainer import ModelState
-from edge_client.offload import Offload
+from edge_client.model.trainer import ModelState, Trainer
+from edge_client.offload import Offload, no_sooner
 from edge_client.protocol.messages import Evaluation, Telemetry, Welcome
 from edge_client.records import Records
 from edge_client.session import Session
@@ -32,7 +33,7 @@ R = TypeVar("R")
 @dataclass(frozen=True)
 class Device:
     """What one device brings along. `evaluate` says when its model is judged; `flops_per_s` makes training last
-    as long as on a board of that speed (None: as long as it takes here)."""
+    as long as on a board of that speed (None: as long as it takes here); `trainer` chooses the arithmetic."""
 
     records: Records
     session: Session
@@ -41,6 +42,7 @@ class Device:
     report: Callable[[Telemetry], Awaitable[None]]
     evaluate: Literal["epoch", "round", "never"] = "epoch"
     flops_per_s: float | None = None
+    trainer: Callable[[Hyperparameters, int], Trainer] = trainer_for
 
 
 async def live(device: Device) -> ModelState:
@@ -52,7 +54,7 @@ async def live(device: Device) -> ModelState:
     async with _connected(session):
         try:
             work = _Work(device, await session.welcome())
-            state = await work.do("initialisation", work.method.initial, work.context(_Round(0)))
+            state = await work.do("initialisation", device.offload(work.method.initial, work.context(_Round(0))))
             last = work.welcome.round
             while (opening := await session.next_round(last)).state != "ended":
                 last, notes = opening.round, _Round(opening.round)
@@ -111,7 +113,7 @@ class _Work:
         self.device, self.welcome = device, welcome
         self.method = method(welcome.method)
         hyper = welcome.hyper
-        self.trainer = trainer_for(hyper, device.records.samples.shape[1])
+        self.trainer = device.trainer(hyper, device.records.samples.shape[1])
         self.evaluator = Evaluator(device.records, self.trainer, hyper.threshold_quantile)
 
     def context(self, notes: _Round) -> LocalContext:
@@ -130,10 +132,10 @@ class _Work:
             each_epoch=self.device.evaluate == "epoch",
         )  # fmt: skip
 
-    async def do(self, phase: str, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run local work off the loop; an error in it is told with device and phase."""
+    async def do(self, phase: str, job: Awaitable[R]) -> R:
+        """Wait for local work off the loop; an error in it is told with device and phase."""
         try:
-            return await self.device.offload(step, *args, **kwargs)
+            return await job
         except ProtocolError:
             raise  # the broadcast was at fault, not the work
         except Exception as error:
@@ -144,14 +146,11 @@ class _Work:
         """Run a local phase and note its seconds, without those of the evaluations inside it, which no device in
         the field makes. On an emulated board it lasts as long as there, if that is longer."""
         clock, aside = self.device.clock, notes.spent_s.get("evaluate", 0.0)
-        begun = clock.now()
-        result = await self.do(phase, step, *args, **kwargs)
+        speed, begun = self.device.flops_per_s, clock.now()
+        board = 0.0 if speed is None else self._flops(phase) / speed
+        result = await self.do(phase, no_sooner(clock, board, self.device.offload(step, *args, **kwargs)))
         spent = clock.now() - begun - (notes.spent_s.get("evaluate", 0.0) - aside)
-        if self.device.flops_per_s is not None:
-            rest = max(0.0, self._flops(phase) / self.device.flops_per_s - spent)
-            await clock.sleep(rest)
-            spent += rest
-        notes.spent_s[phase] = spent
+        notes.spent_s[phase] = max(board, spent)
         return result
 
     def _flops(self, phase: str) -> float:
