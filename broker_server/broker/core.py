@@ -116,9 +116,11 @@ class Broker:
             self._close(connection, reason, now)
         return self._finish(now)
 
-    def tick(self, now: float) -> list[Effect]:
-        """Let time pass: keepalives, stalled subscribers, held publishers. See `next_deadline`."""
-        for connection in list(self._connections.values()):
+    def tick(self, now: float, only: ConnectionId | None = None) -> list[Effect]:
+        """Let time pass: keepalives, stalled subscribers, held publishers; for one connection or for all. See
+        `next_deadline` and `deadline`."""
+        chosen = self._connections.values() if only is None else filter(None, [self._connections.get(only)])
+        for connection in list(chosen):
             reason = next((why for why, due in self._endings(connection) if now >= due), None)
             if reason is not None:
                 self._close(connection, reason, now)
@@ -134,6 +136,11 @@ class Broker:
             passes = (self._pressure.pass_due(connection), self._pressure.stall_due(connection))
             deadlines += [due for due in passes if due is not None]
         return min(deadlines, default=None)
+
+    def deadline(self, connection_id: ConnectionId) -> float | None:
+        """Return when a connection ends if nothing happens on it before; None if never, or if it is gone."""
+        connection = self._connections.get(connection_id)
+        return min((due for _, due in self._endings(connection)), default=None) if connection else None
 
     def counters(self) -> Counters:
         """Return a snapshot."""

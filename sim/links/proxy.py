@@ -13,6 +13,7 @@ counted but not paced.
 import asyncio
 import logging
 import socket
+from typing import Protocol
 
 import msgspec
 
@@ -99,7 +100,7 @@ class ShapingProxy:
     def counters(self) -> LinkCounters:
         """Return what crossed so far."""
         return LinkCounters(
-            connections=self._accepted, up=_count(self._up, self._down), down=_count(self._down, self._up)
+            self._accepted, direction_counters(self._up, self._down), direction_counters(self._down, self._up)
         )
 
     def _now(self) -> float:
@@ -127,7 +128,21 @@ class ShapingProxy:
             raise
 
 
-def _count(lane: Lane, other: Lane) -> DirectionCounters:
+class Counted(Protocol):
+    """One direction of a link, as far as its bytes go."""
+
+    stream_bytes: int
+    wire_bytes: int
+
+    @property
+    def segments(self) -> int: ...
+
+    @property
+    def header(self) -> int: ...
+
+
+def direction_counters(lane: Counted, other: Counted) -> DirectionCounters:
+    """Return what crossed a direction, with the acknowledgements for what crossed the other one."""
     acks = -(-other.segments // 2) * other.header
     return DirectionCounters(lane.stream_bytes, lane.wire_bytes, lane.segments, acks)
 

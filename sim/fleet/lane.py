@@ -1,0 +1,115 @@
+"""One direction of one device's link at message granularity, planned by the same `Link` model as the real proxy.
+
+What TCP would do with the messages' bytes is kept: bytes that wait for the link are cut into full segments across
+message borders, a last part that is no full segment waits for its turn and takes along what has come meanwhile,
+and a message has arrived when the segment with its last byte has. So a 65 kB chunk costs two timers, not fifty.
+"""
+
+import asyncio
+from collections import deque
+from typing import Any, Protocol
+
+from sim.links.link import JitterKey, LinkSpec, LinkState, next_start, plan
+
+
+class Receiver(Protocol):
+    """One end of a connection. `packet` is None at the end of the stream."""
+
+    def deliver(self, packet: Any, size: int) -> None: ...
+
+
+class Wire:
+    """The direction of a connection that is not shaped and not counted: in order, in the next turn of the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def send(self, receiver: Receiver, packet: object, size: int) -> None:
+        self._loop.call_soon(receiver.deliver, packet, size)
+
+    def drop(self, receiver: Receiver) -> None:
+        """Nothing to forget: what was sent has left."""
+
+
+class Lane:
+    """The shared link of all connections of a device, one direction. Its time is the loop's since `origin`."""
+
+    def __init__(self, spec: LinkSpec, key: JitterKey, loop: asyncio.AbstractEventLoop, origin: float) -> None:
+        self.stream_bytes = 0
+        self.wire_bytes = 0
+        self._loop, self._origin = loop, origin
+        self._link = LinkState(spec, key)
+        self._mss = spec.mss
+        self._backlog: deque[tuple[Receiver, object, int]] = deque()
+        self._waiting = 0  # bytes of the backlog that have not started
+        self._begun = 0  # bytes of its first message that have
+        self._ready = 0.0  # since when there has been something to send
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def header(self) -> int:
+        """Header bytes of a segment, and the size of an acknowledgement."""
+        return self._link.spec.header
+
+    @property
+    def segments(self) -> int:
+        """TCP segments sent so far."""
+        return self._link.segments
+
+    def send(self, receiver: Receiver, packet: object, size: int) -> None:
+        """Queue a message of `size` bytes; with `packet` None and no bytes, the end of the stream."""
+        now = self._loop.time() - self._origin
+        if not self._waiting:
+            if not size:
+                self._follow(receiver, packet, now)
+                return
+            self._ready = now
+        self._backlog.append((receiver, packet, size))
+        self._waiting += size
+        if self._timer is None:
+            self._cut(now)
+
+    def drop(self, receiver: Receiver) -> None:
+        """Forget what has not started for this receiver: it is gone."""
+        if self._backlog and self._backlog[0][0] is receiver:
+            self._begun = 0
+        self._backlog = deque(entry for entry in self._backlog if entry[0] is not receiver)
+        self._waiting = sum(size for _, _, size in self._backlog) - self._begun
+        while self._backlog and not self._backlog[0][2]:
+            other, packet, _ = self._backlog.popleft()
+            self._follow(other, packet, self._loop.time() - self._origin)
+
+    def _follow(self, receiver: Receiver, packet: object, now: float) -> None:
+        """Let what has no bytes arrive behind all that has left."""
+        arrive = max(now + self._link.spec.delay, self._link.arrived)
+        self._loop.call_at(self._origin + arrive, receiver.deliver, packet, 0)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._cut(self._loop.time() - self._origin)
+
+    def _cut(self, now: float) -> None:
+        """Send all that has started by `now`: full segments at once, as their bytes are certain, then the rest."""
+        while self._waiting:
+            start = next_start(self._link, self._ready)
+            if start > now:
+                self._timer = self._loop.call_at(self._origin + start, self._wake)
+                return
+            self._transmit(self._waiting - self._waiting % self._mss or self._waiting)
+
+    def _transmit(self, nbytes: int) -> None:
+        """Put the first `nbytes` of the backlog on the line, and see to the arrival of the messages that end there."""
+        while nbytes:
+            left = self._backlog[0][2] - self._begun
+            piece = min(nbytes, -(-left // self._mss) * self._mss)  # to the end of the segment with the last byte
+            self._link, sent = plan(self._link, piece, self._ready)
+            self.stream_bytes += piece
+            self.wire_bytes += sent.wire_bytes
+            self._waiting -= piece
+            nbytes -= piece
+            arrival = self._origin + sent.arrive
+            self._begun += piece
+            while self._backlog and self._begun >= (size := self._backlog[0][2]):
+                receiver, packet, _ = self._backlog.popleft()
+                self._begun -= size
+                self._loop.call_at(arrival, receiver.deliver, packet, size)
