@@ -3,6 +3,7 @@
 A device's own records and settings raise ConfigError, what a peer sent raises ProtocolError.
 """
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,35 @@ def _check_finite_floats(values: NDArray[Any], name: str) -> None:
         raise ProtocolError(f"{name}: expected floats, got {values.dtype}")
     if not np.isfinite(values).all():
         raise ProtocolError(f"{name}: holds NaN or infinity")
+
+
+KERNEL_PARAMETERS = 2**28
+"""1 GB for each of the vectors of a state, and there are five."""
+KERNEL_ACTIVATIONS = 2**30
+
+
+def check_kernel_path(path: str, available: Collection[str]) -> None:
+    """Require an instruction set that this machine runs and the kernel was built for."""
+    if path not in available:
+        raise ConfigError(f"kernel: no {path} here, only {', '.join(available) or 'the numpy trainer'}")
+
+
+def check_kernel_parameters(count: int) -> None:
+    """Require a model that the compiled kernel takes."""
+    if count > KERNEL_PARAMETERS:
+        raise ConfigError(f"hidden: {count} parameters, the kernel takes {KERNEL_PARAMETERS}; choose narrower layers")
+
+
+def check_kernel_batch(rows: int, widths: Sequence[int]) -> None:
+    """Require a minibatch whose activations the compiled kernel takes."""
+    if rows * sum(widths) > KERNEL_ACTIVATIONS:
+        raise ConfigError(f"batch_size: {rows} records need {rows * sum(widths)} activations; lower it")
+
+
+def check_single_precision(parameters: NDArray[Any]) -> None:
+    """Require float32, the only precision of the compiled kernel."""
+    if parameters.dtype != np.float32:
+        raise ConfigError(f"parameters: {parameters.dtype}, the kernel takes float32; use the numpy trainer")
 
 
 def check_still_finite(phase: str, parameters: FloatArray, losses: NDArray[np.float64]) -> None:

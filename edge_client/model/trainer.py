@@ -132,6 +132,49 @@ class Trainer(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class DenseTrainer:
+    """What the trainers of the tabular autoencoder share: its sizes, its first state, the checks."""
+
+    architecture: Architecture
+
+    @property
+    def latent_dim(self) -> int:
+        return self.architecture.latent_dim
+
+    @property
+    def parameter_count(self) -> int:
+        return self.architecture.parameters
+
+    @property
+    def flops(self) -> float:
+        return 6.0 * self.architecture.parameters  # 2 per weight forward, 4 backward
+
+    @property
+    def encoder_flops(self) -> float:
+        return 6.0 * self.architecture.encoder_parameters
+
+    def initial(self, rng: np.random.Generator) -> ModelState:
+        return ModelState.fresh(initial_parameters(self.architecture, rng))
+
+    def _check_training(
+        self,
+        state: ModelState,
+        samples: FloatArray,
+        orders: NDArray[np.integer[Any]],
+        learning_rates: NDArray[np.float64],
+        batch_size: int,
+    ) -> None:
+        self._check_model_and_samples(state.parameters, samples)
+        checks.check_parameters(state.first_moment, self.parameter_count)
+        checks.check_parameters(state.second_moment, self.parameter_count)
+        checks.check_epochs(orders, learning_rates, batch_size, len(samples))
+
+    def _check_model_and_samples(self, parameters: FloatArray, samples: FloatArray) -> None:
+        checks.check_parameters(parameters, self.parameter_count)
+        checks.check_samples(samples, self.architecture.input_dim, parameters.dtype)
+
+
 class Batch(NamedTuple):
     """One minibatch: inputs (B, d_x), and per layer its output and the loss's derivative by it, (B, width)."""
 
@@ -264,29 +307,8 @@ class _Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class NumpyTrainer:
+class NumpyTrainer(DenseTrainer):
     """The trainer that needs nothing but numpy, with gradients derived by hand. See `Trainer`."""
-
-    architecture: Architecture
-
-    @property
-    def latent_dim(self) -> int:
-        return self.architecture.latent_dim
-
-    @property
-    def parameter_count(self) -> int:
-        return self.architecture.parameters
-
-    @property
-    def flops(self) -> float:
-        return 6.0 * self.architecture.parameters  # 2 per weight forward, 4 backward
-
-    @property
-    def encoder_flops(self) -> float:
-        return 6.0 * self.architecture.encoder_parameters
-
-    def initial(self, rng: np.random.Generator) -> ModelState:
-        return ModelState.fresh(initial_parameters(self.architecture, rng))
 
     def reconstruct(
         self,
@@ -298,7 +320,7 @@ class NumpyTrainer:
         learning_rates: NDArray[np.float64],
         proximal: tuple[float, FloatArray] | None = None,
     ) -> tuple[ModelState, NDArray[np.float64]]:
-        self._check_training(state, samples, orders, batch_size, learning_rates)
+        self._check_training(state, samples, orders, learning_rates, batch_size)
         if proximal is not None:
             checks.check_parameters(proximal[1], self.parameter_count)
         phase = _Phase(self.architecture, state, min(batch_size, orders.shape[1]), encoder_only=False)
@@ -317,7 +339,7 @@ class NumpyTrainer:
         batch_size: int,
         learning_rates: NDArray[np.float64],
     ) -> tuple[ModelState, NDArray[np.float64]]:
-        self._check_training(state, samples, orders, batch_size, learning_rates)
+        self._check_training(state, samples, orders, learning_rates, batch_size)
         checks.check_centroids(centroids, self.latent_dim)
         checks.check_per_centroid(weights, len(centroids), "weights")
         centroids, weights = (a.astype(state.parameters.dtype, copy=False) for a in (centroids, weights))
@@ -339,20 +361,3 @@ class NumpyTrainer:
             scores: FloatArray = np.einsum("nd,nd->n", error, error)
         scores[np.isnan(scores)] = np.inf  # inf - inf somewhere on the way: as far from normal as can be
         return scores
-
-    def _check_training(
-        self,
-        state: ModelState,
-        samples: FloatArray,
-        orders: NDArray[np.integer[Any]],
-        batch_size: int,
-        learning_rates: NDArray[np.float64],
-    ) -> None:
-        self._check_model_and_samples(state.parameters, samples)
-        checks.check_parameters(state.first_moment, self.parameter_count)
-        checks.check_parameters(state.second_moment, self.parameter_count)
-        checks.check_epochs(orders, learning_rates, batch_size, len(samples))
-
-    def _check_model_and_samples(self, parameters: FloatArray, samples: FloatArray) -> None:
-        checks.check_parameters(parameters, self.parameter_count)
-        checks.check_samples(samples, self.architecture.input_dim, parameters.dtype)

@@ -1,0 +1,1 @@
+"""Local training and inference in C, optional: where it was not built, the numpy trainer does the same work."""
