@@ -1,0 +1,79 @@
+"""What an accuracy had cost, from a study of two devices written by hand.
+
+Device d1 is quick, d2 slow. Seconds by stage (reconstruction, upload, wait, alignment):
+round 1 opens at 10 s: d1 2, 1, 6, 1; d2 4, 2, 3, 2. Trained by 4 s, broadcast there by 9 s (both), ended by 11 s.
+round 2 opens at 30 s: d1 2, 1, 5, 1; d2 4, 2, 4, 2. Trained by 4 s, broadcast there by 10 s (d2), ended by 12 s.
+Each device sends 24 and receives 8 payload bytes a round, and 100 B cross its link in each round.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from broker_server.plan import RunPlan
+from broker_server.records import Outcome, RoundRecord
+from broker_server.store import StudyStore
+from edge_client.protocol.messages import Evaluation, Tally, Telemetry
+from sim.costs import Instant, first_to_reach, instants
+
+SHEET = (
+    Tally(direction="up", kind="upload", messages=1, payload_bytes=24, message_bytes=50),
+    Tally(direction="down", kind="broadcast", messages=1, payload_bytes=8, message_bytes=20),
+    Tally(direction="up", kind="telemetry", messages=1, payload_bytes=0, message_bytes=999),
+)
+STAGES = {
+    (1, "d1"): (2.0, 1.0, 6.0, 1.0), (1, "d2"): (4.0, 2.0, 3.0, 2.0),
+    (2, "d1"): (2.0, 1.0, 5.0, 1.0), (2, "d2"): (4.0, 2.0, 4.0, 2.0),
+}  # fmt: skip
+NAMES = ("reconstruction", "upload", "wait", "alignment")
+ACCURACY = {(1, "recon", 1): 0.4, (1, "recon", 2): 0.5, (1, "align", 1): 0.6, (1, "align", 2): 0.55,
+            (2, "recon", 1): 0.5, (2, "recon", 2): 0.7, (2, "align", 1): 0.5, (2, "align", 2): 0.65}  # fmt: skip
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> list[Instant]:
+    with StudyStore.create(tmp_path) as store:
+        run = store.begin_run(RunPlan("demo", "00000000", "gca", 100, 2), 2, "breast_cancer")
+        for round, opened in ((1, 10.0), (2, 30.0)):
+            store.record_round(
+                run, RoundRecord(round, opened, opened + 6, opened + 7, None, ("d1", "d2"), (), (), (),
+                                 {"d1": SHEET, "d2": SHEET}, {})
+            )  # fmt: skip
+            for device in ("d1", "d2"):
+                evaluations = tuple(
+                    Evaluation(phase=phase, epoch=epoch, loss=0.5, threshold=1.0, accuracy=accuracy, auroc=accuracy,
+                               average_precision=accuracy)
+                    for (r, phase, epoch), accuracy in ACCURACY.items() if r == round
+                )  # fmt: skip
+                store.record_telemetry(
+                    run,
+                    Telemetry(run="demo.00000000", round=round, device=device, seq=round, outcome="completed",
+                              spent_s=dict(zip(NAMES, STAGES[round, device], strict=True)), tallies=SHEET,
+                              evaluations=evaluations, ignored={}, state_sha256=""),
+                )  # fmt: skip
+                store.record_wire(run, round, device, "up", 70, 80, 1, 20)
+        store.finish(run, Outcome(True, 2, 45.0), 50.0, "cd" * 32)
+        return instants(store, run)
+
+
+def test_bytes_of_a_round_count_from_its_exchange_on(found: list[Instant]) -> None:
+    by_instant = {(one.point.round, one.point.phase): one for one in found}
+    bytes_of = {key: (one.payload_bytes, one.message_bytes, one.wire_bytes) for key, one in by_instant.items()}
+    assert bytes_of == {
+        (1, "recon"): (0, 0, 0), (1, "align"): (64, 140, 200),
+        (2, "recon"): (64, 140, 200), (2, "align"): (128, 280, 400),
+    }  # fmt: skip
+
+
+def test_seconds_run_until_the_slowest_device_had_got_so_far(found: list[Instant]) -> None:
+    assert [one.seconds for one in found] == [12.0, 14.0, 20.0, 21.0, 32.0, 34.0, 41.0, 42.0]
+
+
+def test_the_first_instant_that_reaches_a_target_is_the_answer(found: list[Instant]) -> None:
+    first = first_to_reach(found, 0.55)
+    assert first is not None and (first.point.round, first.point.phase, first.point.epoch) == (1, "align", 1)
+    assert (first.wire_bytes, first.seconds) == (200, 20.0)
+
+
+def test_what_was_never_reached_has_no_cost(found: list[Instant]) -> None:
+    assert first_to_reach(found, 0.71) is None
