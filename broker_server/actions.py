@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from broker_server.methods.base import Upload
 from broker_server.records import Outcome, RoundRecord
 from edge_client.protocol.codec import Arrays
 from edge_client.protocol.messages import Telemetry
@@ -19,10 +20,12 @@ class Publish:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """Run the method's aggregation over a round's accepted uploads, off the event loop."""
+    """Run the method's aggregation over a round's accepted uploads, off the event loop. `previous` is the broadcast
+    of the round before."""
 
     round: int
-    uploads: Mapping[str, Arrays]
+    uploads: Mapping[str, Upload]
+    previous: Arrays | None = None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from broker_server.methods.base import Upload
 from edge_client.protocol.chunks import Reassembly
 from edge_client.protocol.codec import MAX_BODY, Arrays, decode_arrays
 from edge_client.protocol.messages import Chunk, Cohort, Standing
@@ -13,14 +14,17 @@ ENVELOPE = 4096
 @dataclass
 class Collection:
     """One round from its opening to its close. `instances` are the processes that were asked: a device that
-    restarted in the middle does not know the round, so nobody waits for it."""
+    restarted in the middle does not know the round, so nobody waits for it. `audience` are those that will hear the
+    broadcast: the same, or all that had joined by then."""
 
     round: int
     cohort: Cohort
     instances: dict[str, str]
     opened_s: float
+    audience: dict[str, str]
     parts: dict[str, Reassembly] = field(default_factory=dict)
-    accepted: dict[str, Arrays] = field(default_factory=dict)
+    accepted: set[str] = field(default_factory=set)
+    uploads: dict[str, Upload] = field(default_factory=dict)
     rejected: dict[str, str] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     late: set[str] = field(default_factory=set)
@@ -49,9 +53,15 @@ class Collection:
         parts = self.parts[device]
         return decode_arrays(parts.body(), parts.limit) if parts.complete else None
 
-    def accept(self, device: str, upload: Arrays) -> None:
-        self.accepted[device] = upload
+    def accept(self, device: str, upload: Upload) -> None:
+        self.accepted.add(device)
+        self.uploads[device] = upload
         self.parts.pop(device, None)
+
+    def hand_over(self) -> dict[str, Upload]:
+        """Return the accepted uploads in the order of device names, and let go of them: they may be large."""
+        uploads, self.uploads = self.uploads, {}
+        return {device: uploads[device] for device in sorted(uploads)}
 
     def reject(self, device: str, reason: str) -> None:
         self.rejected[device] = reason

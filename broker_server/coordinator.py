@@ -7,7 +7,7 @@ whenever they reconnect or hear a round announced anew; every answer can be give
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import floor
 from typing import Any
 
@@ -29,13 +29,13 @@ from broker_server.herald import Herald
 from broker_server.ledger import Ledger
 from broker_server.members import Members
 from broker_server.methods.base import Aggregate as Aggregated
-from broker_server.methods.base import ServerMethod
+from broker_server.methods.base import ServerMethod, Upload
 from broker_server.plan import RunPlan
 from broker_server.records import Closing, Outcome, RoundRecord
 from edge_client.cohort import draw
-from edge_client.errors import ProtocolError
+from edge_client.errors import ConfigError, ProtocolError
 from edge_client.protocol import topics
-from edge_client.protocol.codec import decode, payload_bytes
+from edge_client.protocol.codec import Arrays, decode, payload_bytes
 from edge_client.protocol.messages import SERVER, Chunk, Join, Presence, Standing, Telemetry
 
 NOTE_EVERY_S = 5.0
@@ -57,6 +57,7 @@ class Coordinator:
         self._deserted_s: float | None = None
         self._note_due_s, self._noted = 0.0, -1
         self._completed = 0
+        self._broadcast: Arrays | None = None
 
     # ---- what comes in ------------------------------------------------------------------------------------------
 
@@ -121,12 +122,12 @@ class Coordinator:
             return []
         collection = self.collection
         assert collection is not None and self._closed_s is not None
-        listeners = tuple(d for d in collection.instances if d in self.members.joined)
+        listeners = tuple(d for d in collection.audience if d in self.members.joined)
         actions: list[Action] = [
             *self._herald.close(collection.round, tuple(self.members.joined), listeners, result.broadcast)
         ]
         actions += [Note(f"round {collection.round}: {remark}") for remark in result.remarks]
-        self._completed = collection.round
+        self._completed, self._broadcast = collection.round, result.broadcast
         actions.append(Checkpoint(collection.round, result.broadcast))
         actions.append(Record(self._record(collection, result.diagnostics, now)))
         return actions + (self._open(now) if collection.round < self.plan.rounds else self._end(True, "", now))
@@ -138,7 +139,9 @@ class Coordinator:
     @property
     def all_gone(self) -> bool:
         """Whether no device that joined is still connected, or cut off while the last broadcast is owed to it."""
-        owed = self.collection.accepted if self.collection is not None else {}
+        owed: Iterable[str] = ()
+        if self.collection is not None:
+            owed = self.collection.audience if self.method.broadcasts_to_all else self.collection.accepted
         return not self.members.present and not any(device in self.members.joined for device in owed)
 
     def closing(self) -> tuple[list[Action], Closing]:
@@ -174,10 +177,7 @@ class Coordinator:
             # The second has retained its presence in place of the first's: put that right.
             return [self._herald.reject(join.device, join.round, "duplicate", detail, join.instance),
                     self._herald.vouch(holder.device, holder.instance), Note(detail)]  # fmt: skip
-        others = (m.input_dim for m in self.members.joined.values() if m.device != join.device)
-        width = next(others, join.input_dim)
-        if join.input_dim != width:
-            detail = f"its records have {join.input_dim} features, those of this run {width}: preprocess them alike"
+        if detail := self._unfit(join):
             return [self._herald.reject(join.device, join.round, "unfit", detail, join.instance), Note(detail)]
         if self.members.admit(join, now) and self.collection is not None:
             asked = self.collection.instances.get(join.device)
@@ -189,11 +189,22 @@ class Coordinator:
             answer += self._herald.catch_up(join.device)
         return answer + self.tick(now)
 
+    def _unfit(self, join: Join) -> str:
+        """Say why a device's records are none for this run; nothing if they are."""
+        others = (m.input_dim for m in self.members.joined.values() if m.device != join.device)
+        if join.input_dim != (width := next(others, join.input_dim)):
+            return f"its records have {join.input_dim} features, those of this run {width}: preprocess them alike"
+        try:
+            self.method.upload_limit(join)
+        except ConfigError as error:
+            return str(error)
+        return ""
+
     def _last_round_of(self, join: Join) -> int:
         """The last round that a device need not think of: the open one counts only if its process was not asked. (One
         that was may hear of it before it is welcome, as the first welcome may have been lost.)"""
         asked = self._collecting and self.collection is not None and (
-            self.collection.instances.get(join.device) == join.instance
+            self.collection.audience.get(join.device) == join.instance
         )  # fmt: skip
         return self._round - 1 if asked else self._round
 
@@ -239,7 +250,10 @@ class Coordinator:
         size = max(1, floor(self.plan.participation * len(joined) + 1e-9))
         cohort, chosen = draw(joined, size, self.plan.seed, round)
         self._previous = self.collection
-        self.collection = Collection(round, cohort, {d: joined[d].instance for d in chosen}, now)
+        asked = {d: joined[d].instance for d in chosen}
+        everyone = {d: member.instance for d, member in joined.items()}
+        audience = everyone if self.method.broadcasts_to_all else asked
+        self.collection = Collection(round, cohort, asked, now, audience)
         self._closed_s = self._deserted_s = None
         return [Opened(round, len(chosen)), self._state(), *self._progress(now)]
 
@@ -253,14 +267,14 @@ class Coordinator:
         if device in collection.rejected:
             return self._ignore("rejected")
         try:
-            if not collection.add(device, chunk, self.method.upload_limit(member.samples)):
+            if not collection.add(device, chunk, self.method.upload_limit(member)):
                 return [*self._ignore("duplicate"), *self._accept_again(device)]
             if (upload := collection.upload(device)) is None:
                 return []
-            self.method.check(member.samples, upload)
+            self.method.check(member, upload)
         except ProtocolError as error:
             return self._refuse(device, chunk.round, str(error), now)
-        collection.accept(device, upload)
+        collection.accept(device, Upload(member.samples, member.input_dim, upload))
         self.ledger.complete(device, payload_bytes(upload))
         self.members.delivered(device, now - collection.opened_s)
         told = self._herald.accept(device, chunk.round)
@@ -315,14 +329,13 @@ class Coordinator:
             return self._end(
                 False, f"round {collection.round}: {len(collection.accepted)} of {need} uploads ({why})", now
             )
-        uploads = {device: collection.accepted[device] for device in sorted(collection.accepted)}
-        return [Aggregate(collection.round, uploads)]
+        return [Aggregate(collection.round, collection.hand_over(), self._broadcast)]
 
     def _deadline(self) -> float | None:
         collection = self.collection
         assert collection is not None
         paces = {
-            m.device: Pace(m.samples, self.method.upload_limit(m.samples), m.up_rate, m.elapsed_s)
+            m.device: Pace(m.samples, self.method.upload_limit(m), m.up_rate, m.elapsed_s)
             for m in self.members.joined.values()
         }
         allowed = allowance(self.plan, paces, (d for d in collection.instances if d in paces))

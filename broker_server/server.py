@@ -5,7 +5,7 @@ event loop. Messages are acknowledged only after they were used, so the broker's
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Protocol
@@ -196,8 +196,8 @@ class Server:
             match action:
                 case Publish():
                     self._outbox.put_nowait(action)
-                case Aggregate(round, uploads):
-                    self._aggregation = asyncio.ensure_future(self._aggregate(round, uploads))
+                case Aggregate():
+                    self._aggregation = asyncio.ensure_future(self._aggregate(action))
                 case Opened(round, devices):
                     self._sink.opened(round, devices)
                 case Accepted(round, device):
@@ -214,12 +214,12 @@ class Server:
                     self._finished.set_result(outcome)
         self._stirred.set()
 
-    async def _aggregate(self, round: int, uploads: Mapping[str, Arrays]) -> None:
+    async def _aggregate(self, wish: Aggregate) -> None:
         try:
-            result = await self._offload(lambda: self.method.aggregate(round, uploads))
+            result = await self._offload(lambda: self.method.aggregate(wish.round, wish.uploads, wish.previous))
             self._carry_out(self.coordinator.aggregated(result, self.now))
         except Exception as error:
-            reason = f"aggregation of round {round} failed: {type(error).__name__}: {error}"
+            reason = f"aggregation of round {wish.round} failed: {type(error).__name__}: {error}"
             self._carry_out(self.coordinator.fail(reason, self.now))
             if not isinstance(error, GcaError):
                 raise

@@ -22,7 +22,7 @@ from edge_client.methods.registry import method
 from edge_client.model.choice import trainer_for
 from edge_client.model.trainer import ModelState, Trainer
 from edge_client.offload import Offload, no_sooner
-from edge_client.protocol.messages import Evaluation, Telemetry, Welcome
+from edge_client.protocol.messages import Evaluation, Phase, Telemetry, Welcome
 from edge_client.records import Records
 from edge_client.session import Session
 
@@ -59,11 +59,7 @@ async def live(device: Device) -> ModelState:
             while (opening := await session.next_round(last)).state != "ended":
                 last, notes = opening.round, _Round(opening.round)
                 taking_part = takes_part(opening.cohort or EVERYONE, work.welcome.seed, last, session.who.device)
-                await session.enter(last, taking_part)
-                if taking_part:
-                    state = await _take_part(work, state, notes)
-                else:
-                    notes.outcome = "idle"
+                state = await _round(work, state, notes, taking_part)
                 await device.report(work.telemetry(notes, state))
         except GcaError as error:
             await session.leave("failed", str(error))
@@ -76,22 +72,53 @@ async def live(device: Device) -> ModelState:
         return state
 
 
+async def _round(work: "_Work", state: ModelState, notes: "_Round", taking_part: bool) -> ModelState:
+    """One round from the device's side; with a method whose broadcasts concern all, also one it takes no part in."""
+    hears_all = work.method.hears_all_broadcasts
+    if taking_part and hears_all and work.holds != notes.round - 1:
+        state = await _catch_up(work, state, notes)
+        taking_part = work.holds == notes.round - 1  # else it would train on a model that is not the round's
+    await work.device.session.enter(notes.round, taking_part or hears_all)
+    if taking_part:
+        return await _take_part(work, state, notes)
+    if notes.outcome == "completed":
+        notes.outcome = "idle"
+    return await _take_in(work, state, notes) if hears_all else state
+
+
 async def _take_part(work: "_Work", state: ModelState, notes: "_Round") -> ModelState:
     """One round of Algorithm 1 from the device's side: lines 5 to 19, then 25 to 36."""
-    session, method, context = work.device.session, work.method, work.context(notes)
-    state, upload = await work.train(notes, "reconstruction", method.before_upload, state, context)
+    method, stage = work.method, work.method.stages[0]
+    state, upload = await work.train(notes, stage, method.before_upload, state, work.context(notes))
     with work.timed(notes, "upload"):
-        fate = await session.upload(notes.round, upload)
-    with work.timed(notes, "wait"):
-        broadcast = await session.broadcast(notes.round)
+        fate = await work.device.session.upload(notes.round, upload)
     notes.outcome, notes.detail = fate.outcome, fate.detail
+    return await _take_in(work, state, notes)
+
+
+async def _take_in(work: "_Work", state: ModelState, notes: "_Round") -> ModelState:
+    """Await the round's broadcast and use it."""
+    with work.timed(notes, "wait"):
+        broadcast = await work.device.session.broadcast(notes.round)
     if broadcast is None:
-        notes.outcome = "missed" if fate.outcome == "completed" else fate.outcome
+        notes.outcome = "missed" if notes.outcome in ("completed", "idle") else notes.outcome
         return state
+    method, stage = work.method, work.method.stages[1]
     try:
-        state = await work.train(notes, "alignment", method.after_broadcast, state, context, broadcast)
+        state = await work.train(notes, stage, method.after_broadcast, state, work.context(notes), broadcast)
+        work.holds = notes.round
     except ProtocolError as error:
         notes.outcome, notes.detail = "missed", f"unusable broadcast: {error}"
+    return state
+
+
+async def _catch_up(work: "_Work", state: ModelState, notes: "_Round") -> ModelState:
+    """Fetch the model that this round starts from, which this device missed: it joined late or was away."""
+    before = _Round(notes.round - 1)  # what is noted of it is no part of this round
+    await work.device.session.enter(before.round, True)
+    with work.timed(notes, "catch_up"):
+        state = await _take_in(work, state, before)
+    notes.outcome, notes.detail = before.outcome, before.detail
     return state
 
 
@@ -107,21 +134,22 @@ class _Round:
 
 
 class _Work:
-    """The device's local work: what it is done with, its duration and its evaluation."""
+    """The device's local work: what it is done with, its duration and its evaluation. `holds` is the round whose
+    broadcast was used last."""
 
     def __init__(self, device: Device, welcome: Welcome) -> None:
         self.device, self.welcome = device, welcome
         self.method = method(welcome.method)
+        self.holds = 0
         hyper = welcome.hyper
         self.trainer = device.trainer(hyper, device.records.samples.shape[1])
         self.evaluator = Evaluator(device.records, self.trainer, hyper.threshold_quantile)
 
     def context(self, notes: _Round) -> LocalContext:
         hyper, clock = self.welcome.hyper, self.device.clock
-        last = {"recon": hyper.recon_epochs, "align": hyper.align_epochs}
 
-        def observe(phase: str, epoch: int, state: ModelState, loss: float) -> None:
-            if self.device.evaluate == "epoch" or (self.device.evaluate == "round" and epoch == last[phase]):
+        def observe(phase: Phase, epoch: int, state: ModelState, loss: float) -> None:
+            if self.device.evaluate != "never":
                 begun = clock.now()
                 notes.evaluations.append(self.evaluator.evaluate(phase, epoch, state, loss))
                 notes.spent_s["evaluate"] = notes.spent_s.get("evaluate", 0.0) + clock.now() - begun
@@ -155,11 +183,8 @@ class _Work:
 
     def _flops(self, phase: str) -> float:
         """Arithmetic of a phase."""
-        hyper, trainer = self.welcome.hyper, self.trainer
-        if phase == "alignment":
-            work = hyper.align_epochs * trainer.encoder_flops
-        else:
-            work = hyper.recon_epochs * trainer.flops
+        epochs, trainer = self.method.epochs(self.welcome.hyper), self.trainer
+        work = epochs.recon * trainer.flops if phase == self.method.stages[0] else epochs.align * trainer.encoder_flops
         return work * len(self.device.records.samples)
 
     @contextmanager

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from edge_client.model import scoring
 from edge_client.model.trainer import ModelState, Trainer
-from edge_client.protocol.messages import Evaluation
+from edge_client.protocol.messages import Evaluation, Phase
 from edge_client.records import Records
 
 
@@ -17,7 +17,7 @@ class Evaluator:
     trainer: Trainer
     quantile: float
 
-    def evaluate(self, phase: str, epoch: int, state: ModelState, loss: float) -> Evaluation:
+    def evaluate(self, phase: Phase, epoch: int, state: ModelState, loss: float) -> Evaluation:
         """Return the evaluation of a model; without a test set its qualities are NaN."""
         tau = scoring.threshold(self.trainer.score(state.parameters, self.records.samples), self.quantile)
         accuracy = auroc = average_precision = math.nan

@@ -21,7 +21,9 @@ class Hyperparameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     `model` is the kind of autoencoder. "dense": `hidden` are the layers' widths on the way to the code.
     "convolutional": records are images of shape `image` = (channels, height, width), `hidden` are the channels of
     convolutions that halve both sides, and `latent_dim` is the width of the flattened code.
-    `init` says whether all devices start from one seeded model ("shared") or each from its own.
+    GCA runs `recon_epochs` and `align_epochs` in a round, every other method `local_epochs` on the reconstruction loss.
+    `proximal_mu` is FedProx's coefficient of ||theta - theta_r||^2: the paper configures 1e-2, of which 1e-4 is
+    effective. `init` says whether all devices start from one seeded model ("shared") or each from its own.
     `optimizer` says whether Adam's moments live on between phases and rounds ("kept") or start at zero with
     each local phase ("reset"); the paper leaves it open.
     """
@@ -36,6 +38,8 @@ class Hyperparameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     lr_decay: Fraction = 0.1
     recon_epochs: Annotated[int, Meta(ge=0, le=10_000)] = 5
     align_epochs: Annotated[int, Meta(ge=0, le=10_000)] = 5
+    local_epochs: Positive = 10
+    proximal_mu: Annotated[float, Meta(ge=0.0, le=1e9)] = 1e-4
     upload_fraction: Fraction = 0.1
     gamma: Annotated[float, Meta(ge=0.0, le=10.0)] = 1.0
     max_weight: PositiveReal = 6.0

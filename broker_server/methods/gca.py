@@ -8,7 +8,7 @@ import numpy as np
 
 from broker_server.clustering import ClusteringSpec, cluster
 from broker_server.clustering.spec import Diagnostics
-from broker_server.methods.base import Aggregate
+from broker_server.methods.base import Aggregate, Sender, Upload
 from edge_client.errors import ProtocolError
 from edge_client.methods.gca import upload_size
 from edge_client.protocol.codec import Arrays
@@ -25,15 +25,16 @@ class GcaServer:
     upload_fraction: float
     clustering: ClusteringSpec
     seed: int
+    broadcasts_to_all: bool = False
 
-    def upload_limit(self, samples: int) -> int:
-        return upload_size(self.upload_fraction, samples) * self.latent_dim * FP32
+    def upload_limit(self, sender: Sender) -> int:
+        return upload_size(self.upload_fraction, sender.samples) * self.latent_dim * FP32
 
-    def check(self, samples: int, upload: Arrays) -> None:
+    def check(self, sender: Sender, upload: Arrays) -> None:
         """Codes are (L, d_z) finite float32 with 1 <= L <= floor(rho N)."""
         if set(upload) != {"latents"}:
             raise ProtocolError(f"an upload holds 'latents' alone, not {sorted(upload)}"[:200])
-        latents, most = upload["latents"], upload_size(self.upload_fraction, samples)
+        latents, most = upload["latents"], upload_size(self.upload_fraction, sender.samples)
         if latents.dtype != np.float32 or latents.ndim != 2 or latents.shape[1] != self.latent_dim:
             raise ProtocolError(f"latents must be float32 (L, {self.latent_dim}), are {latents.dtype}{latents.shape}")
         if not 1 <= len(latents) <= most:
@@ -41,8 +42,8 @@ class GcaServer:
         if not np.isfinite(latents).all():
             raise ProtocolError("latents hold NaN or infinity")
 
-    def aggregate(self, round: int, uploads: Mapping[str, Arrays]) -> Aggregate:
-        latents = [uploads[device]["latents"] for device in sorted(uploads)]  # line 21: Z
+    def aggregate(self, round: int, uploads: Mapping[str, Upload], previous: Arrays | None = None) -> Aggregate:
+        latents = [uploads[device].arrays["latents"] for device in sorted(uploads)]  # line 21: Z
         found = cluster(latents, self.clustering, digest(self.seed, "clustering", round, size=6))  # lines 22-23
         broadcast = {name: getattr(found, name).astype(np.float32) for name in ("centroids", "support")}  # line 24
         return Aggregate(broadcast, msgspec.to_builtins(found.diagnostics), _remarks(found.diagnostics))

@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.model.autoencoder import FloatArray
 from edge_client.model.trainer import ModelState, Trainer
+from edge_client.protocol.messages import Phase
 from edge_client.seeds import SHARED, stream
 
-Observer = Callable[[str, int, ModelState, float], None]
-"""Called after a local epoch: phase ("recon" or "align"), epoch from 1, the state after it, its mean loss."""
+Observer = Callable[[Phase, int, ModelState, float], None]
+"""Called after a local epoch: phase, epoch from 1, the state after it, its mean loss; and where a model was taken
+over, as phase "global", whose loss is NaN."""
 
 Train = Callable[[ModelState, NDArray[np.int64], NDArray[np.float64]], tuple[ModelState, NDArray[np.float64]]]
 """Runs epochs: the state, their orders (E, N) and learning rates (E,) to the new state and their losses (E,)."""
@@ -62,7 +64,7 @@ def learning_rates(state: ModelState, hyper: Hyperparameters, epochs: int) -> ND
     return np.asarray(hyper.learning_rate * hyper.lr_decay ** (done // hyper.lr_step_epochs), np.float64)
 
 
-def run_epochs(state: ModelState, context: LocalContext, phase: str, epochs: int, train: Train) -> ModelState:
+def run_epochs(state: ModelState, context: LocalContext, phase: Phase, epochs: int, train: Train) -> ModelState:
     """Run epochs 1 to `epochs` of a local phase and let the context observe them; return the state after the last."""
     state = at_phase_start(state, context)
     span = 1 if context.each_epoch else max(1, ORDER_ENTRIES // len(context.samples))

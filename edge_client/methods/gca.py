@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.errors import ConfigError, GcaError, ProtocolError
-from edge_client.methods.base import Arrays
+from edge_client.hyperparameters import Hyperparameters
+from edge_client.methods.base import Arrays, Epochs
 from edge_client.methods.context import LocalContext, initial_state, run_epochs
 from edge_client.model.autoencoder import FloatArray
 from edge_client.model.checks import check_centroids, check_per_centroid
@@ -24,6 +25,12 @@ from edge_client.seeds import stream
 @dataclass(frozen=True)
 class Gca:
     """GCA as a DeviceMethod: {"latents": (L, d_z)} goes up, {"centroids": (K, d_z), "support": (K,)} comes down."""
+
+    hears_all_broadcasts: bool = False
+    stages: tuple[str, str] = ("reconstruction", "alignment")
+
+    def epochs(self, hyper: Hyperparameters) -> Epochs:
+        return Epochs(hyper.recon_epochs, hyper.align_epochs)
 
     def initial(self, context: LocalContext) -> ModelState:
         return initial_state(context)  # line 1

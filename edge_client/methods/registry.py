@@ -2,9 +2,17 @@
 
 from edge_client.errors import ConfigError
 from edge_client.methods.base import DeviceMethod
+from edge_client.methods.fedavg import FedAvg
+from edge_client.methods.fedprox import FedProx
 from edge_client.methods.gca import Gca
 
-_METHODS: dict[str, DeviceMethod] = {"gca": Gca()}
+_METHODS: dict[str, DeviceMethod] = {
+    "gca": Gca(),
+    "fedavg": FedAvg(),
+    "fedprox": FedProx(),
+    "fednova": FedAvg(),  # differs in how the server averages
+    "dp_fedavg": FedAvg(),  # differs in what the server clips and adds
+}
 
 
 def method(name: str) -> DeviceMethod:

@@ -151,10 +151,15 @@ class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: bytes
 
 
+Phase = Literal["initial", "recon", "align", "global"]
+"""When a model is judged, in the order of a round: untrained; after an epoch on the reconstruction loss; after one on
+the alignment loss; after the round's aggregate was taken over."""
+
+
 class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One evaluation of one device's model on its test set (GCA.md section 6); NaN where undefined."""
 
-    phase: Annotated[str, Meta(max_length=16)]
+    phase: Phase
     epoch: Count
     loss: float
     threshold: float

@@ -216,9 +216,9 @@ class Failing:
     """A server method whose aggregation fails."""
 
     def __init__(self, method) -> None:
-        self.upload_limit, self.check = method.upload_limit, method.check
+        self.upload_limit, self.check, self.broadcasts_to_all = method.upload_limit, method.check, False
 
-    def aggregate(self, round, uploads):
+    def aggregate(self, round, uploads, previous):
         raise GcaError("all codes are equal")
 
 

@@ -46,7 +46,7 @@ HYPERS = st.builds(
 )
 EVALUATIONS = st.builds(
     Evaluation,
-    phase=st.text(max_size=16),
+    phase=st.sampled_from(["initial", "recon", "align", "global"]),
     epoch=COUNTS,
     loss=FINITE,
     threshold=FINITE,

@@ -139,7 +139,7 @@ def test_an_upload_of_a_device_that_was_not_asked_is_refused() -> None:
     (asked,) = run.coordinator.collection.instances
     other = "b" if asked == "a" else "a"
     assert [r.reason for r in told(run.upload(other, 1, 2.0), Reject)] == ["late"]
-    assert run.coordinator.collection.accepted == {}
+    assert run.coordinator.collection.accepted == set()
 
 
 def test_all_outstanding_offline_are_waited_for_no_longer_than_patience() -> None:
