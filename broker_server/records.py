@@ -52,3 +52,17 @@ class Closing:
     round: int
     tallies: dict[str, tuple[Tally, ...]]
     counts: dict[str, int]
+
+
+@dataclass(frozen=True)
+class AttackRecord:
+    """What an attack on one device of a finished run found; see the table `attacks` in `schema.py`."""
+
+    device: str
+    attack: str
+    knows: str
+    starts: int
+    steps: int
+    ntmse: float | None
+    excess_cosine: float | None
+    details: dict[str, Any] = field(default_factory=dict)

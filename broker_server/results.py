@@ -5,14 +5,17 @@ maximum over evaluations, which looks at the test set; so each peak names where 
 any centroid had come down.
 """
 
+import json
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, get_args
 
+from broker_server.records import AttackRecord
 from broker_server.store import StudyStore
 from edge_client.errors import EnvironmentFault
+from edge_client.protocol.messages import Phase
 
-PHASES = ("initial", "recon", "align")
+PHASES: tuple[str, ...] = get_args(Phase)
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,21 @@ def balance(store: StudyStore, run: int) -> list[Balance]:
 def events(store: StudyStore, run: int) -> list[tuple[str, int]]:
     """Return how often what was late, lost, refused or odd, by kind; plain notes apart."""
     return store.rows("SELECT kind, sum(count) FROM events WHERE run = ? AND kind != 'note' GROUP BY kind", run)
+
+
+def attacks(store: StudyStore, run: int) -> list[AttackRecord]:
+    """Return what attacks on the run's devices found, by device and attack; none if the run was never attacked."""
+    if not store.rows("SELECT 1 FROM sqlite_master WHERE name = 'attacks'"):
+        return []
+    rows = store.rows(
+        "SELECT device, attack, knows, starts, steps, ntmse, excess_cosine, details FROM attacks WHERE run = ? "
+        "ORDER BY device, attack, knows, starts, steps",
+        run,
+    )
+    return [
+        AttackRecord(device, attack, knows, starts, steps, ntmse, excess_cosine, json.loads(details))
+        for device, attack, knows, starts, steps, ntmse, excess_cosine, details in rows
+    ]
 
 
 def _bytes(rows: list[tuple[Any, ...]]) -> Bytes:

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from broker_server.plan import RunPlan
-from broker_server.records import Closing, Outcome, RoundRecord
-from broker_server.schema import TABLES, VERSION
+from broker_server.records import AttackRecord, Closing, Outcome, RoundRecord
+from broker_server.schema import ATTACKS, TABLES, VERSION
 from edge_client.errors import EnvironmentFault
 from edge_client.protocol.messages import Tally, Telemetry
 
@@ -40,12 +40,14 @@ class StudyStore:
             return cls(path, connection)
 
     @classmethod
-    def open(cls, directory: Path) -> Self:
-        """Open an existing study for reading; raises `EnvironmentFault` when it is none or cannot be read."""
+    def open(cls, directory: Path, *, writable: bool = False) -> Self:
+        """Open an existing study, for reading unless `writable`; raises `EnvironmentFault` when it is none or cannot
+        be opened so."""
         path = directory / FILE
         if not path.is_file():
             raise EnvironmentFault(f"{directory}: holds no study ({FILE} is missing); give the folder of a study")
-        with _faults(path), _connected(_read_only(path), uri=True) as connection:
+        uri = f"{path.absolute().as_uri()}?mode=rw" if writable else _read_only(path)
+        with _faults(path), _connected(uri, uri=True) as connection:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if version != VERSION:
                 raise EnvironmentFault(f"{path}: is of version {version}, this program reads version {VERSION}")
@@ -133,6 +135,16 @@ class StudyStore:
                 "UPDATE runs SET completed = ?, reason = ?, seconds_wall = ?, seconds_clock = ?, state_sha256 = ? "
                 "WHERE run = ?",
                 (outcome.completed, outcome.reason, seconds_wall, outcome.ended_s, state_sha256, run),
+            )
+
+    def record_attack(self, run: int, record: AttackRecord) -> None:
+        """Write down what an attack found, in place of an earlier outcome of the same settings."""
+        key = (run, record.device, record.attack, record.knows, record.starts, record.steps)
+        with self._transaction(durable=True) as write:
+            write.execute(ATTACKS)
+            write.execute(
+                "INSERT OR REPLACE INTO attacks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*key, record.ntmse, record.excess_cosine, json.dumps(record.details)),
             )
 
     def _server_side(self, write: sqlite3.Connection, run: int, round: int, tallies: Mapping[str, tuple[Tally, ...]],

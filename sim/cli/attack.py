@@ -1,0 +1,87 @@
+"""`gca attack`: what a curious server could extract from one device of a finished study."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from broker_server.records import AttackRecord
+
+ROUTES = {
+    "white_box": "inversion of the device's own model",
+    "latent_only": "inversion of a surrogate learned from the device's codes alone",
+    "shadow": "decoding of the device's codes by a shadow device with public records",
+}
+
+
+def attack(
+    study: Annotated[Path, typer.Argument(help="folder of a finished study")],
+    victim: Annotated[int, typer.Option(help="number of the device, from 1")] = 1,
+    starts: Annotated[int, typer.Option(help="starting points, that is outputs at most")] = 100,
+    steps: Annotated[int, typer.Option(help="Adam steps of each at most")] = 1000,
+    knows: Annotated[
+        list[str] | None, typer.Option(help="records, initial-weights: more than the paper's attacker has")
+    ] = None,
+    linkage: Annotated[bool, typer.Option(help="instead: link codes of one record across two rounds")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+) -> None:
+    """Attack a finished study as a curious server: how near does it come to a device's training records?
+
+    Parameter sharing is attacked through the device's model, GCA through its codes. The outcome is kept in the study.
+
+    Example: gca attack studies/magic-gca --victim 3 --knows records --knows initial-weights
+    """
+    from edge_client.errors import ConfigError
+    from sim.attack.study import attack_study, link_study
+
+    if linkage:
+        if knows:
+            raise ConfigError("--linkage and --knows: choose one")
+        record = link_study(study, victim=victim)
+    else:
+        record = attack_study(study, victim=victim, starts=starts, steps=steps, knows=knows or ())
+    if json_:
+        print(json.dumps({"study": str(study)} | _json(record)))
+    else:
+        print("\n".join([*(_linkage(record) if linkage else _extraction(record)), *record.details["remarks"]]))
+
+
+def _json(record: "AttackRecord") -> dict[str, Any]:
+    figures: dict[str, Any] = {"device": record.device, "attack": record.attack}
+    if record.attack != "linkage":
+        figures |= {
+            "knows": record.knows.split("+") if record.knows else [], "starts": record.starts, "steps": record.steps,
+            "ntmse": record.ntmse, "excess_cosine": record.excess_cosine,
+        }  # fmt: skip
+    return figures | record.details
+
+
+def _extraction(record: "AttackRecord") -> list[str]:
+    assert record.ntmse is not None and record.excess_cosine is not None
+    told, strangers = record.details, f"{record.details['reference']} records that nobody trained on"
+    knows = f", knowing {' and '.join(record.knows.split('+'))}" if record.knows else ""
+    lines = [
+        f"{record.device}: {ROUTES[record.attack]}{knows}",
+        f"{told['outputs']} outputs against {told['records']:,} training records; measure: {strangers}",
+        f"NTMSE          {record.ntmse:9.3f}   {_than(record.ntmse, 1.0)} the records than those are",
+        f"excess cosine  {record.excess_cosine:+9.3f}   "
+        f"{'less' if record.excess_cosine < 0 else 'more'} alike in direction than those are",
+    ]  # fmt: skip
+    if paired := told.get("paired_ntmse"):
+        lines.append(f"paired NTMSE   {paired:9.3f}   {_than(paired, 1.0)} the very record behind each code than those")
+    return lines
+
+
+def _than(value: float, one: float) -> str:
+    return "farther from" if value > one else "nearer to"
+
+
+def _linkage(record: "AttackRecord") -> list[str]:
+    told = record.details
+    rate = f"{100 * told['linked'] / told['common']:.1f} %" if told["common"] else "undefined"
+    return [
+        f"{record.device}: {told['common']} records uploaded in both of two rounds",
+        f"{told['linked']} linked by their codes: {rate}; by chance {100 * told['chance']:.1f} %",
+    ]
