@@ -12,6 +12,7 @@ import typer
 
 from edge_client.errors import GcaError
 from sim.cli import needs
+from sim.cli.attack import attack
 from sim.cli.broker import broker
 from sim.cli.doctor import doctor
 from sim.cli.plan import plan
@@ -33,7 +34,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(epilog=EXAMPLES)(simulate)
-for command in (plan, server, broker, datasets, links, hardware, doctor):
+for command in (plan, attack, server, broker, datasets, links, hardware, doctor):
     app.command()(command)
 
 
