@@ -2,15 +2,18 @@
 
 An evaluation in a round's reconstruction comes before that round's exchange, one in its alignment, or of the model
 the server sent, after it. Bytes are cumulative over all devices and both directions. Seconds are on the run's clock,
-until the slowest device of the round had got so far; within a phase they grow in proportion to its epochs.
+until the slowest device of the round had got so far; within a phase they grow in proportion to its epochs. Joules
+are those of all devices that took part (`sim/energy.py`).
 """
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from broker_server import results
 from broker_server.results import Point
 from broker_server.store import StudyStore
+from sim.energy import Energy, Power, together
 
 BEFORE_EXCHANGE = frozenset({"initial", "recon"})
 """Phases that end before the upload of their round."""
@@ -18,36 +21,44 @@ BEFORE_EXCHANGE = frozenset({"initial", "recon"})
 
 @dataclass(frozen=True)
 class Instant:
-    """One evaluation and what had been spent by then. `joules` is None where no power is known."""
+    """One evaluation and what had been spent by then. `energy` is None where nobody asked for it."""
 
     point: Point
     payload_bytes: int
     message_bytes: int
     wire_bytes: int
     seconds: float
-    joules: float | None = None
+    energy: Energy | None = None
+
+    @property
+    def joules(self) -> float | None:
+        """The known part, or None where no power at all is known."""
+        return self.energy.total if self.energy else None
 
 
-def instants(store: StudyStore, run: int) -> list[Instant]:
-    """Return the curve of a run with its costs, in the order in which it happened."""
+def instants(store: StudyStore, run: int, powers: Mapping[str, Power] | None = None) -> list[Instant]:
+    """Return the curve of a run with its costs, in the order in which it happened. `powers` says what each device
+    burns."""
     points = results.curve(store, run)
     payload, message = (_by_round(store, run, "transfers", column) for column in ("payload_bytes", "message_bytes"))
     wire = _by_round(store, run, "wire", "wire_bytes + ack_bytes")
-    opened = dict(store.rows("SELECT round, opened_s FROM rounds WHERE run = ?", run))
-    before, after = _seconds(store, run)
+    opened: dict[int, float] = dict(store.rows("SELECT round, opened_s FROM rounds WHERE run = ?", run))
+    stages = _stages(store, run)
+    trained, reached, ended = _seconds(stages)
+    energies = _Energies(store, run, stages, powers) if powers else None
     last = _last_epochs(points)
     found = []
     for point in points:
-        exchanged = point.phase not in BEFORE_EXCHANGE
-        upto = point.round if exchanged else point.round - 1
-        share = point.epoch / last[point.round, point.phase]
-        spent = before[point.round] * share
-        if exchanged:
-            reached, end = after[point.round]
-            spent = reached + (end - reached) * share
+        round, share = point.round, point.epoch / last[point.round, point.phase]
+        if point.phase in BEFORE_EXCHANGE:
+            upto, spent = round - 1, trained[round] * share
+        else:
+            upto, spent = round, reached[round] + (ended[round] - reached[round]) * share
         found.append(
-            Instant(point, _until(payload, upto), _until(message, upto), _until(wire, upto),
-                    opened.get(point.round, 0.0) + spent)
+            Instant(
+                point, _until(payload, upto), _until(message, upto), _until(wire, upto), opened.get(round, 0.0) + spent,
+                energies.until(round, upto == round, share) if energies else None,
+            )
         )  # fmt: skip
     return found
 
@@ -69,23 +80,65 @@ def _until(by_round: dict[int, int], last: int) -> int:
     return sum(count for round, count in by_round.items() if round <= last)
 
 
-def _seconds(store: StudyStore, run: int) -> tuple[dict[int, float], dict[int, tuple[float, float]]]:
-    """Return, per round, the seconds from its opening until the slowest device had trained, and until it had the
-    broadcast and had taken it in."""
-    spent: dict[tuple[int, str], dict[str, float]] = defaultdict(dict)
-    for round, device, stage, seconds in store.rows(
-        "SELECT round, device, stage, seconds FROM stages WHERE run = ?", run
-    ):
+Stages = dict[tuple[int, str], dict[str, float]]
+"""Seconds by stage, of a device in a round."""
+
+ALIGNMENT = "alignment"
+BEFORE_BROADCAST = ("reconstruction", "upload", "wait")
+
+
+def _stages(store: StudyStore, run: int) -> Stages:
+    spent: Stages = defaultdict(dict)
+    rows = store.rows("SELECT round, device, stage, seconds FROM stages WHERE run = ? ORDER BY round, device", run)
+    for round, device, stage, seconds in rows:
         spent[round, device][stage] = seconds
-    before: dict[int, float] = defaultdict(float)
-    after: dict[int, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
-    for (round, _), stages in spent.items():
-        trained = stages.get("reconstruction", 0.0)
-        reached = trained + stages.get("upload", 0.0) + stages.get("wait", 0.0)
-        end = reached + stages.get("alignment", 0.0)
-        before[round] = max(before[round], trained)
-        after[round] = max(after[round][0], reached), max(after[round][1], end)
-    return before, after
+    return spent
+
+
+def _seconds(stages: Stages) -> tuple[dict[int, float], dict[int, float], dict[int, float]]:
+    """Return, per round, the seconds from its opening until the slowest device had trained, until it had the
+    broadcast, and until it had taken it in."""
+    trained: dict[int, float] = defaultdict(float)
+    reached: dict[int, float] = defaultdict(float)
+    ended: dict[int, float] = defaultdict(float)
+    for (round, _), seconds in stages.items():
+        arrived = sum(seconds.get(stage, 0.0) for stage in BEFORE_BROADCAST)
+        trained[round] = max(trained[round], seconds.get("reconstruction", 0.0))
+        reached[round] = max(reached[round], arrived)
+        ended[round] = max(ended[round], arrived + seconds.get(ALIGNMENT, 0.0))
+    return trained, reached, ended
+
+
+class _Energies:
+    """What all devices had burnt, by round."""
+
+    def __init__(self, store: StudyStore, run: int, stages: Stages, powers: Mapping[str, Power]) -> None:
+        query = "SELECT round, device, direction, sum(wire_bytes + ack_bytes) FROM wire WHERE run = ? GROUP BY 1, 2, 3"
+        self._wire = {(round, device, way): count for round, device, way, count in store.rows(query, run)}
+        self._stages, self._powers = stages, powers
+        self._rounds: dict[int, Energy] = {}
+
+    def until(self, round: int, exchanged: bool, share: float) -> Energy:
+        """Return the energy of all rounds before this one, and of this one until `share` of a phase was done."""
+        before = [self._whole(earlier) for earlier in range(round)]
+        return together([*before, self._of(round, exchanged, share)])
+
+    def _whole(self, round: int) -> Energy:
+        if round not in self._rounds:
+            self._rounds[round] = self._of(round, exchanged=True, share=1.0)
+        return self._rounds[round]
+
+    def _of(self, round: int, exchanged: bool, share: float) -> Energy:
+        parts = []
+        for device, power in sorted(self._powers.items()):
+            stages = self._stages.get((round, device), {})
+            if exchanged:
+                done = {**stages, ALIGNMENT: share * stages.get(ALIGNMENT, 0.0)}
+                up, down = (int(self._wire.get((round, device, way)) or 0) for way in ("up", "down"))
+                parts.append(power.of_round(done, up, down))
+            else:
+                parts.append(power.of_round({"reconstruction": share * stages.get("reconstruction", 0.0)}, 0, 0))
+        return together(parts)
 
 
 def _last_epochs(points: list[Point]) -> dict[tuple[int, str], int]:

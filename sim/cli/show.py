@@ -45,6 +45,7 @@ def links(
 
     Example: gca links nbiot-nb2-peak
     """
+    from sim.energy import per_megabyte
     from sim.links.profiles import link, profiles
 
     chosen = [link(name)] if name else list(profiles().values())
@@ -52,11 +53,14 @@ def links(
         _print_json(map(_plain, chosen))
     elif name:
         _detail(chosen[0], {"up": "bit/s", "down": "bit/s", "rtt": "s", "jitter": "s", "loss": "per segment",
-                            "mss": "bytes a segment", "header": "bytes a segment"})  # fmt: skip
+                            "mss": "bytes a segment", "header": "bytes a segment", "duty_cycle": "of the time",
+                            "price": "EUR/MB"})  # fmt: skip
+        _radio_detail(chosen[0].radio)
     else:
         _table([
             {"name": one.name, "up kbit/s": _kilo(one.up), "down kbit/s": _kilo(one.down), "RTT s": f"{one.rtt:g}",
-             "note": one.note} for one in chosen
+             **{f"J/MB {way}": _figure(joules) for way, joules in zip(("up", "down"), per_megabyte(one), strict=True)},
+             "EUR/MB": _figure(one.price), "note": one.note} for one in chosen
         ])  # fmt: skip
 
 
@@ -83,6 +87,21 @@ def hardware(
             {"name": one.name, "cores": one.cores or "-", "slowdown": one.slowdown or "-",
              "idle W": one.idle_power or "-", "active W": one.active_power or "-", "note": one.note} for one in chosen
         ])  # fmt: skip
+
+
+def _radio_detail(name: str | None) -> None:
+    """Print the power of a link's radio, or that nobody gave it."""
+    from sim.hardware import radio
+
+    if name is None:
+        print("radio: power unknown")
+    else:
+        _detail(radio(name), {"transmit": "W", "receive": "W", "idle": "W", "sleep": "W", "tail": "W",
+                              "tail_seconds": "s"})  # fmt: skip
+
+
+def _figure(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3g}"
 
 
 def _kilo(rate: float | None) -> str:
@@ -112,6 +131,8 @@ def _table(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(*rows[0].keys(), box=None)
+    table.columns[0].no_wrap = True
+    table.columns[0].overflow = "fold"
     for row in rows:
         table.add_row(*(", ".join(map(str, v)) if isinstance(v, list) else str(v) for v in row.values()))
     Console().print(table)

@@ -31,7 +31,9 @@ class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
     `up`, `down`: bits/s, None unshaped. `rtt`: round trip without queueing and jitter. `jitter`: largest extra delay
     of one direction. `outages`: (start, end) after the start of the run. `loss`: probability per segment, which caps
     TCP's rate. `mss`, `header`: payload and header bytes of a full segment. `radio`: the entry of
-    `configs/hardware.toml` that gives its power. Raises ConfigError for values that no link can have.
+    `configs/hardware.toml` that gives its power; `duty_cycle`: the share of a transmission's time that it is on air,
+    where a rule makes it pause. `price`: EUR per MB, None where nobody gave one. Raises ConfigError for values that no
+    link can have.
     """
 
     name: str
@@ -44,10 +46,16 @@ class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
     mss: int = MSS
     header: int = HEADER
     radio: str | None = None
+    duty_cycle: float = 1.0
+    price: float | None = None
     note: str = ""
     provenance: Mapping[str, Origin] = {}
 
     def __post_init__(self) -> None:
+        if not 0 < self.duty_cycle <= 1:
+            raise ConfigError(f"link {self.name}: duty cycle {self.duty_cycle}; give a share above 0, at most 1")
+        if self.price is not None and not 0 <= self.price < math.inf:
+            raise ConfigError(f"link {self.name}: price {self.price} EUR/MB; give zero or more")
         if not 0 <= self.loss < 1:
             raise ConfigError(f"link {self.name}: loss {self.loss} is no probability; give 0 <= loss < 1")
         if not 0 <= self.rtt <= LONGEST_ROUND_TRIP:
@@ -92,6 +100,8 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     loss: Figure | None = None
     mss: Figure | None = None
     header: Figure | None = None
+    duty_cycle: Figure | None = None
+    price: Figure | None = None
     outages: tuple[Outage, ...] = ()
     radio: str | None = None
 
@@ -101,6 +111,7 @@ class _Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loss: Figure
     mss: Figure
     header: Figure
+    duty_cycle: Figure
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -123,6 +134,8 @@ def profile(name: str) -> LinkProfile:
 
 def _profile(name: str, entry: _Entry, content: _File) -> LinkProfile:
     figures = {field: getattr(entry, field) or getattr(content.defaults, field) for field in _FIGURES}
+    if entry.price is not None:
+        figures["price"] = entry.price
     values = {field: figure.value for field, figure in figures.items()}
     return LinkProfile(
         name=name,
@@ -135,6 +148,8 @@ def _profile(name: str, entry: _Entry, content: _File) -> LinkProfile:
         mss=int(values["mss"]),
         header=int(values["header"]),
         radio=entry.radio,
+        duty_cycle=values["duty_cycle"],
+        price=values.get("price"),
         note=entry.note,
         provenance={
             field: figure.origin(content.sources, f"configs/links.toml: links.{name}.{field}")
@@ -143,7 +158,7 @@ def _profile(name: str, entry: _Entry, content: _File) -> LinkProfile:
     )
 
 
-_FIGURES = ("up", "down", "rtt", "jitter", "loss", "mss", "header")
+_FIGURES = ("up", "down", "rtt", "jitter", "loss", "mss", "header", "duty_cycle")
 
 
 def _rate(value: float) -> float | None:

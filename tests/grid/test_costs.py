@@ -6,6 +6,8 @@ round 2 opens at 30 s: d1 2, 1, 5, 1; d2 4, 2, 4, 2. Trained by 4 s, broadcast t
 Each device sends 24 and receives 8 payload bytes a round, and 100 B cross its link in each round.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from broker_server.records import Outcome, RoundRecord
 from broker_server.store import StudyStore
 from edge_client.protocol.messages import Evaluation, Tally, Telemetry
 from sim.costs import Instant, first_to_reach, instants
+from sim.energy import power
+from sim.links.profiles import profile
 
 SHEET = (
     Tally(direction="up", kind="upload", messages=1, payload_bytes=24, message_bytes=50),
@@ -30,9 +34,9 @@ ACCURACY = {(1, "recon", 1): 0.4, (1, "recon", 2): 0.5, (1, "align", 1): 0.6, (1
             (2, "recon", 1): 0.5, (2, "recon", 2): 0.7, (2, "align", 1): 0.5, (2, "align", 2): 0.65}  # fmt: skip
 
 
-@pytest.fixture
-def found(tmp_path: Path) -> list[Instant]:
-    with StudyStore.create(tmp_path) as store:
+@contextmanager
+def written(folder: Path) -> Iterator[StudyStore]:
+    with StudyStore.create(folder) as store:
         run = store.begin_run(RunPlan("demo", "00000000", "gca", 100, 2), 2, "breast_cancer")
         for round, opened in ((1, 10.0), (2, 30.0)):
             store.record_round(
@@ -53,7 +57,13 @@ def found(tmp_path: Path) -> list[Instant]:
                 )  # fmt: skip
                 store.record_wire(run, round, device, "up", 70, 80, 1, 20)
         store.finish(run, Outcome(True, 2, 45.0), 50.0, "cd" * 32)
-        return instants(store, run)
+        yield store
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> list[Instant]:
+    with written(tmp_path) as store:
+        return instants(store, 1)
 
 
 def test_bytes_of_a_round_count_from_its_exchange_on(found: list[Instant]) -> None:
@@ -77,3 +87,21 @@ def test_the_first_instant_that_reaches_a_target_is_the_answer(found: list[Insta
 
 def test_what_was_never_reached_has_no_cost(found: list[Instant]) -> None:
     assert first_to_reach(found, 0.71) is None
+
+
+def test_joules_add_up_over_devices_and_rounds(tmp_path: Path) -> None:
+    """Pi Zero 2 W: 2.33 W at work, 0.60 W waiting; ble-1m-peak is 1 Mbit/s: 100 B are 0.8 ms of 24.1 mW up.
+
+    Round 1 as a whole: work 3 + 6 s, waiting 7 + 5 s; round 2 up to the end of its reconstruction: 2 + 4 s.
+    """
+    with written(tmp_path) as store:
+        powers = {device: power("ble-1m-peak", "pi-zero-2-w") for device in ("d1", "d2")}
+        found = instants(store, 1, powers)
+    at = next(one for one in found if (one.point.round, one.point.phase, one.point.epoch) == (2, "recon", 2))
+    assert at.energy is not None
+    rate = profile("ble-1m-peak").up
+    assert rate is not None
+    assert at.energy.parts["compute"] == pytest.approx((9 + 6) * 2.33)
+    assert at.energy.parts["waiting"] == pytest.approx(12 * 0.60)
+    assert at.energy.parts["transmit"] == pytest.approx(2 * 100 * 8 / rate * 0.0241)
+    assert at.energy.unknown == ("tail",)
