@@ -24,6 +24,6 @@ class Evaluator:
         if self.records.test is not None and self.records.labels is not None:
             scores, labels = self.trainer.score(state.parameters, self.records.test), self.records.labels
             accuracy = scoring.accuracy(scores, labels, tau)
-            auroc, average_precision = scoring.auroc(scores, labels), scoring.average_precision(scores, labels)
+            auroc, average_precision = scoring.ranking(scores, labels)
         return Evaluation(phase=phase, epoch=epoch, loss=loss, threshold=tau, accuracy=accuracy, auroc=auroc,
                           average_precision=average_precision)  # fmt: skip

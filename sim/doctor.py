@@ -54,7 +54,7 @@ def examine_machine(data_dir: Path | None = None) -> list[Finding]:
         Finding("processor cores", "ok", str(os.cpu_count())),
         _memory() if sound else Finding("memory", "note", "not looked at without the packages above"),
         _descriptors(),
-        Finding("training", "ok", f"numpy trainer in use; C compiler: {_tool('cc', 'gcc', 'clang') or 'none'}"),
+        _training() if sound else Finding("training", "note", "not looked at without the packages above"),
         _gpu(),
         _mosquitto(),
         _datasets(data_dir) if sound else Finding("datasets", "note", "not looked at without the packages above"),
@@ -151,6 +151,17 @@ def _memory() -> Finding:
 def _descriptors() -> Finding:
     soft, hard = ("any" if n == resource.RLIM_INFINITY else str(n) for n in resource.getrlimit(resource.RLIMIT_NOFILE))
     return Finding("file descriptors", "ok", f"{soft} now, up to {hard}")
+
+
+def _training() -> Finding:
+    from edge_client.errors import ConfigError
+    from edge_client.model.choice import dense_engine
+
+    try:
+        engine = dense_engine()
+    except ConfigError as error:
+        return Finding("training", "missing", str(error))
+    return Finding("training", "note" if engine.name == "numpy" else "ok", str(engine))
 
 
 def _gpu() -> Finding:

@@ -59,7 +59,7 @@ def load() -> ctypes.CDLL | str:
     here = Path(__file__).parent
     built = [path for suffix in EXTENSION_SUFFIXES if (path := here / f"_kernel{suffix}").exists()]
     if not built:
-        return "not built: no C compiler when the package was installed"
+        return "not built: install a C compiler (gcc or clang), then this package anew"
     try:
         library = ctypes.CDLL(str(built[0]))
         for function in (library.gca_paths, library.gca_training_bytes, library.gca_inference_bytes):

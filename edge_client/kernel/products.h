@@ -14,6 +14,7 @@ typedef int32_t vi __attribute__((vector_size(4 * VW), may_alias));
 typedef ptrdiff_t idx;
 
 #define INLINE static inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
 #define LOOP _Pragma("GCC unroll 32")
 
 INLINE vf load(const float *from) { return *(const vf *)from; }
@@ -52,7 +53,7 @@ INLINE void adam_step(const struct moving *p, idx at, vf g, const struct adam *a
 enum after { LINEAR, RELU };
 
 #define DEFINE_DENSE(R, C)                                                                                             \
-    static void dense_##R##x##C(const float *x, idx k, const float *w, idx n, const float *bias, const float *gate,    \
+    NOINLINE static void dense_##R##x##C(const float *x, idx k, const float *w, idx n, const float *bias, const float *gate,    \
                                 enum after after, float *y) {                                                          \
         vf sum[R][C];                                                                                                  \
         LOOP for (int i = 0; i < R; i++) LOOP for (int j = 0; j < C; j++) sum[i][j] =                                  \
@@ -78,7 +79,7 @@ enum after { LINEAR, RELU };
 /* ---- dW = X^T dY, never stored: each tile of it goes straight into its Adam step --------------------------------- */
 
 #define DEFINE_GRADIENT(R, C)                                                                                          \
-    static void gradient_##R##x##C(const float *x, idx k, const float *dy, idx n, idx rows, const struct moving *p,    \
+    NOINLINE static void gradient_##R##x##C(const float *x, idx k, const float *dy, idx n, idx rows, const struct moving *p,    \
                                    idx at, const struct adam *a) {                                                     \
         vf sum[R][C];                                                                                                  \
         LOOP for (int i = 0; i < R; i++) LOOP for (int j = 0; j < C; j++) sum[i][j] = (vf){0};                         \
@@ -186,7 +187,7 @@ static void descend(const float *x, idx k, const float *dy, idx n, idx rows, con
 }
 
 /* b (n) moves by one Adam step against the column sums of dY (rows, n). */
-static void descend_bias(const float *dy, idx n, idx rows, const struct moving *b, const struct adam *a) {
+NOINLINE static void descend_bias(const float *dy, idx n, idx rows, const struct moving *b, const struct adam *a) {
     for (idx j = 0; j < n; j += VW) {
         vf sum = {0};
         for (idx r = 0; r < rows; r++)
@@ -216,7 +217,7 @@ INLINE void transpose_quad(const float *w, idx n, float *t, idx k) {
 }
 
 /* T (n, k) = W (k, n)^T. */
-static void transpose(const float *w, idx k, idx n, float *t) {
+NOINLINE static void transpose(const float *w, idx k, idx n, float *t) {
     for (idx i = 0; i < k; i += 16)
         for (idx j = 0; j < n; j += 16)
             for (idx jj = j; jj < j + 16 && jj < n; jj += 4)

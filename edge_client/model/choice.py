@@ -1,10 +1,43 @@
 """Which model the server asks for, and which trainer a device uses for it."""
 
+import os
+from dataclasses import dataclass
+
 from edge_client.errors import ConfigError, EnvironmentFault
 from edge_client.hyperparameters import Hyperparameters
+from edge_client.kernel import library
 from edge_client.model.autoencoder import Architecture
+from edge_client.model.compiled import CompiledTrainer
 from edge_client.model.convolutional import ConvolutionalArchitecture
 from edge_client.model.trainer import NumpyTrainer, Trainer
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What trains dense models here: an instruction set of the compiled kernel, or "numpy"; and why, in words."""
+
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        if self.name == "numpy":
+            return f"numpy trainer, two to four times as slow as the compiled kernel; {self.why}"
+        return f"compiled kernel, {self.name}; {self.why}"
+
+
+def dense_engine() -> Engine:
+    """Return the fastest engine of this machine, or the one that the environment variable GCA_KERNEL names.
+
+    Raises `ConfigError` when that one is not to be had.
+    """
+    available, forced = library.paths(), os.environ.get("GCA_KERNEL")
+    if forced:
+        if forced not in (*available, "numpy"):
+            raise ConfigError(f"GCA_KERNEL: no {forced} here; use one of {', '.join((*available, 'numpy'))}")
+        return Engine(forced, "GCA_KERNEL asks for it")
+    if not available:
+        return Engine("numpy", f"kernel {library.load()}")
+    return Engine(available[0], "the best this processor runs")
 
 
 def architecture_for(hyper: Hyperparameters, input_dim: int) -> Architecture | ConvolutionalArchitecture:
@@ -29,7 +62,8 @@ def trainer_for(hyper: Hyperparameters, input_dim: int) -> Trainer:
     """
     architecture = architecture_for(hyper, input_dim)
     if isinstance(architecture, Architecture):
-        return NumpyTrainer(architecture)
+        engine = dense_engine()
+        return NumpyTrainer(architecture) if engine.name == "numpy" else CompiledTrainer(architecture, engine.name)
     try:
         from edge_client.model.convolutional_trainer import ConvolutionalTrainer  # torch: only where images are learned
     except ModuleNotFoundError as error:

@@ -3,7 +3,7 @@
 Labels are 1 for an anomaly and 0 for a normal record; a higher score is more anomalous.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,35 +32,35 @@ def accuracy(scores: FloatArray, labels: Labels, tau: float) -> float:
     return float(np.mean((scores > tau) == anomalous))
 
 
-def auroc(scores: FloatArray, labels: Labels) -> float:
-    """Return the probability that an anomaly scores above a normal record, a tie counting one half.
+class Ranking(NamedTuple):
+    """How well scores tell anomalies from normal records, whatever the threshold; NaN when one class is missing.
 
-    The Mann-Whitney statistic by mid-ranks. NaN when only one class is present, because nothing can be compared.
+    `auroc` is the probability that an anomaly scores above a normal record, a tie counting one half (the
+    Mann-Whitney statistic). `average_precision` is the sum over thresholds n, from the highest score down, of
+    (recall_n - recall_{n-1}) * precision_n; equal scores share one threshold, and nothing is interpolated.
     """
+
+    auroc: float
+    average_precision: float
+
+
+def ranking(scores: FloatArray, labels: Labels) -> Ranking:
+    """Return both figures from one sort; counts are integers, so that only the last divisions round."""
     scores, anomalous = _checked(scores, labels)
-    anomalies, normals = int(anomalous.sum()), int((~anomalous).sum())
-    if anomalies == 0 or normals == 0:
-        return float("nan")
-    _, group, sizes = np.unique(scores, return_inverse=True, return_counts=True)
-    mid_ranks = np.cumsum(sizes) - (sizes - 1) / 2
-    wins = float(mid_ranks[group][anomalous].sum()) - anomalies * (anomalies + 1) / 2
-    return wins / (anomalies * normals)
-
-
-def average_precision(scores: FloatArray, labels: Labels) -> float:
-    """Return sum over thresholds n of (recall_n - recall_{n-1}) * precision_n, from the highest score down.
-
-    Equal scores share one threshold; no interpolation. NaN when only one class is present: without anomalies recall
-    is undefined, without normal records every ranking is perfect.
-    """
-    scores, anomalous = _checked(scores, labels)
-    anomalies = int(anomalous.sum())
-    if anomalies == 0 or anomalies == len(scores):
-        return float("nan")
-    _, group, sizes = np.unique(-scores, return_inverse=True, return_counts=True)
-    hits = np.bincount(group, weights=anomalous, minlength=len(sizes))
-    precision = np.cumsum(hits) / np.cumsum(sizes)
-    return float(np.sum(hits / anomalies * precision))
+    order = np.argsort(scores)[::-1]
+    ranked = scores[order]
+    last = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)  # of each group of equal scores
+    anomalies = np.cumsum(anomalous[order])[last]  # at or above each threshold
+    records = last + 1
+    normals = records - anomalies
+    if anomalies[-1] == 0 or normals[-1] == 0:
+        return Ranking(float("nan"), float("nan"))
+    hits, passed = np.diff(anomalies, prepend=0), np.diff(normals, prepend=0)
+    twice_won = int(np.sum(passed * (2 * anomalies - hits)))  # each normal: 2 per anomaly above, 1 per equal one
+    return Ranking(
+        auroc=twice_won / (2 * int(anomalies[-1]) * int(normals[-1])),
+        average_precision=float(np.sum(hits * (anomalies / records)) / anomalies[-1]),
+    )
 
 
 def _checked(scores: FloatArray, labels: Labels) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -69,6 +69,6 @@ def _checked(scores: FloatArray, labels: Labels) -> tuple[NDArray[np.float64], N
         raise ConfigError(f"scoring: needs one label per score, got shapes {scores.shape} and {labels.shape}")
     if np.isnan(scores).any():
         raise ConfigError("scoring: a score is NaN; use the trainer's score, which gives infinity on overflow")
-    if not np.isin(labels, (0, 1)).all():
+    if not ((labels == 0) | (labels == 1)).all():
         raise ConfigError("scoring: labels must be 0 (normal) or 1 (anomaly)")
     return scores.astype(np.float64), labels.astype(np.bool_)
