@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from broker_server import results
 from broker_server.results import Point
 from broker_server.store import StudyStore
-from sim.energy import Energy, Power, together
+from sim.energy import ASIDE, WAITING, Energy, Power, together
 
 BEFORE_EXCHANGE = frozenset({"initial", "recon"})
 """Phases that end before the upload of their round."""
@@ -83,8 +83,7 @@ def _until(by_round: dict[int, int], last: int) -> int:
 Stages = dict[tuple[int, str], dict[str, float]]
 """Seconds by stage, of a device in a round."""
 
-ALIGNMENT = "alignment"
-BEFORE_BROADCAST = ("reconstruction", "upload", "wait")
+BEFORE_BROADCAST = ("reconstruction", *WAITING)
 
 
 def _stages(store: StudyStore, run: int) -> Stages:
@@ -105,8 +104,13 @@ def _seconds(stages: Stages) -> tuple[dict[int, float], dict[int, float], dict[i
         arrived = sum(seconds.get(stage, 0.0) for stage in BEFORE_BROADCAST)
         trained[round] = max(trained[round], seconds.get("reconstruction", 0.0))
         reached[round] = max(reached[round], arrived)
-        ended[round] = max(ended[round], arrived + seconds.get(ALIGNMENT, 0.0))
+        ended[round] = max(ended[round], arrived + sum(_afterwards(seconds).values()))
     return trained, reached, ended
+
+
+def _afterwards(seconds: Mapping[str, float]) -> dict[str, float]:
+    """The stages that take in the broadcast, whatever the method calls them."""
+    return {stage: value for stage, value in seconds.items() if stage not in (*BEFORE_BROADCAST, ASIDE)}
 
 
 class _Energies:
@@ -133,7 +137,7 @@ class _Energies:
         for device, power in sorted(self._powers.items()):
             stages = self._stages.get((round, device), {})
             if exchanged:
-                done = {**stages, ALIGNMENT: share * stages.get(ALIGNMENT, 0.0)}
+                done = {**stages, **{stage: share * value for stage, value in _afterwards(stages).items()}}
                 up, down = (int(self._wire.get((round, device, way)) or 0) for way in ("up", "down"))
                 parts.append(power.of_round(done, up, down))
             else:

@@ -4,7 +4,7 @@ goes on burning after each burst, so energy per byte alone is wrong on cellular 
     transmit = P_tx * t_tx        t_tx = wire bits up / rate, while the radio is on the air
     receive  = P_rx * t_rx        likewise down
     tail     = P_tail * T_tail    once for each burst
-    compute  = P_active * (reconstruction + alignment)
+    compute  = P_active * (all local work)
     waiting  = P_idle * (upload + wait) of the board
 
 What nobody has measured is unknown, and is never taken for zero: a sum over the known parts is a lower bound, and
@@ -18,6 +18,9 @@ from sim.hardware import Hardware, Radio, hardware, radio
 from sim.links.profiles import LinkProfile, link
 
 PARTS = ("transmit", "receive", "tail", "compute", "waiting")
+WAITING = ("upload", "wait")
+ASIDE = "evaluate"
+"""A stage of emulated devices that no device in the field has."""
 BURSTS_PER_ROUND = 2
 """An upload and a broadcast. Where they follow each other within the tail this counts one tail too many."""
 
@@ -60,8 +63,8 @@ class Power:
         board, radio = self.board, self.radio
         up, down = airtime(self.link, wire_up, self.link.up), airtime(self.link, wire_down, self.link.down)
         bursts = BURSTS_PER_ROUND if wire_up or wire_down else 0
-        working = stages.get("reconstruction", 0.0) + stages.get("alignment", 0.0)
-        waiting = stages.get("upload", 0.0) + stages.get("wait", 0.0)
+        waiting = sum(stages.get(stage, 0.0) for stage in WAITING)
+        working = sum(seconds for stage, seconds in stages.items() if stage not in (*WAITING, ASIDE))
         return Energy({
             "transmit": _product(radio.transmit if radio else None, up),
             "receive": _product(radio.receive if radio else None, down),

@@ -26,4 +26,4 @@ def server_method(study: Study) -> GcaServer:
         initialisations=chosen.restarts, max_iterations=chosen.max_iterations, tolerance=chosen.tolerance,
         temperature=chosen.temperature, batch_size=chosen.batch_size,
     )  # fmt: skip
-    return GcaServer(study.training.latent_dim, study.training.upload_fraction, spec, study.seed)
+    return GcaServer(study.training.latent_dim, study.training.upload_fraction, spec, study.seed, chosen.warm_start)

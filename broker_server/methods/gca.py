@@ -19,12 +19,16 @@ FP32 = 4
 
 @dataclass(frozen=True)
 class GcaServer:
-    """Pools the uploaded codes Z, clusters them and publishes centroids mu_k with their support N_k."""
+    """Pools the uploaded codes Z, clusters them and publishes centroids mu_k with their support N_k.
+
+    With `warm_start` a round's clustering begins from the centroids of the round before instead of seeds of its own.
+    """
 
     latent_dim: int
     upload_fraction: float
     clustering: ClusteringSpec
     seed: int
+    warm_start: bool = False
     broadcasts_to_all: bool = False
 
     def upload_limit(self, sender: Sender) -> int:
@@ -44,7 +48,9 @@ class GcaServer:
 
     def aggregate(self, round: int, uploads: Mapping[str, Upload], previous: Arrays | None = None) -> Aggregate:
         latents = [uploads[device].arrays["latents"] for device in sorted(uploads)]  # line 21: Z
-        found = cluster(latents, self.clustering, digest(self.seed, "clustering", round, size=6))  # lines 22-23
+        start = previous["centroids"] if self.warm_start and previous is not None else None
+        seed = digest(self.seed, "clustering", round, size=6)
+        found = cluster(latents, self.clustering, seed, initial_centroids=start)  # lines 22-23
         broadcast = {name: getattr(found, name).astype(np.float32) for name in ("centroids", "support")}  # line 24
         return Aggregate(broadcast, msgspec.to_builtins(found.diagnostics), _remarks(found.diagnostics))
 
