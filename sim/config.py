@@ -21,7 +21,9 @@ from msgspec import Meta
 from edge_client.errors import ConfigError
 from edge_client.hyperparameters import Fraction, Hyperparameters, Positive, PositiveReal
 
-DatasetName = Literal["academic", "adult", "bank", "breast_cancer", "credit", "magic"]
+DatasetName = Literal[
+    "academic", "adult", "bank", "breast_cancer", "cifar10", "cifar10_jpeg", "credit", "fashion_mnist", "magic"
+]
 Method = Literal["gca"]
 Algorithm = Literal["gmm", "kmeans", "soft_kmeans", "minibatch_kmeans"]
 
@@ -49,6 +51,7 @@ class Clustering(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     `covariance` and `regularisation` are the Gaussian mixture's, `temperature` soft K-means', `batch_size`
     mini-batch K-means'. `initialisations` left out means the paper's tabular number: 1 for gmm, else 10.
+    `warm_start` begins each round from the centroids of the round before.
     """
 
     algorithm: Algorithm = "gmm"
@@ -60,6 +63,7 @@ class Clustering(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     tolerance: Annotated[float, Meta(ge=0.0, le=1e9)] = 1e-3
     temperature: PositiveReal = 1.0
     batch_size: Positive = 4096
+    warm_start: bool = False
 
     @property
     def restarts(self) -> int:
@@ -98,7 +102,12 @@ class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One study. `link` is a profile's name or an ad-hoc description, `hardware` a profile's name."""
+    """One study. `link` is a profile's name or an ad-hoc description, `hardware` a profile's name.
+
+    `isolation` says whether each device is a process behind real MQTT, or a task of one process over a network in
+    memory; left out, it follows from `clock`. A virtual clock needs tasks. With synthetic compute models stay as
+    they began: for questions about the protocol.
+    """
 
     dataset: DatasetName
     method: Method = "gca"
@@ -113,6 +122,14 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     participation: Participation = Participation()
     data: Data = Data()
     evaluation: Evaluation = Evaluation()
+    isolation: Literal["process", "task"] | None = None
+    clock: Literal["real", "virtual"] = "real"
+    compute: Literal["real", "synthetic"] = "real"
+
+    @property
+    def as_tasks(self) -> bool:
+        """Whether the devices are tasks of one process."""
+        return self.isolation == "task" or (self.isolation is None and self.clock == "virtual")
 
     @property
     def minimum_devices(self) -> int:
@@ -146,7 +163,27 @@ def load_study(path_or_name: str | Path, overrides: Mapping[str, object] | None 
             f"{sources}: participation.minimum_devices: {minimum} is more than the {study.devices} devices there are; "
             f'allowed: "all" or a whole number from 1 to {study.devices}'
         )
+    _check_isolation(study, lambda key: COMMAND_LINE if key in given else where)
     return study
+
+
+def _check_isolation(study: Study, where: Callable[[str], str]) -> None:
+    """Raise ConfigError for what devices in one process, or in processes of their own, cannot have."""
+    if study.isolation == "process" and study.clock == "virtual":
+        raise ConfigError(
+            f'{where("clock")}: clock: "virtual" is the clock of one event loop, which processes do not share; '
+            'allowed with isolation = "process": "real"'
+        )
+    if study.as_tasks and study.broker != "embedded":
+        raise ConfigError(
+            f"{where('broker')}: broker: {_shown(study.broker)} is reached over a network, which devices that are "
+            'tasks have in memory; allowed: "embedded", or a real clock with isolation = "process"'
+        )
+    if study.compute == "synthetic" and not study.as_tasks:
+        raise ConfigError(
+            f'{where("compute")}: compute: "synthetic" needs devices that are tasks; allowed with '
+            'isolation = "process": "real"'
+        )
 
 
 def parse_override(text: str) -> tuple[str, object]:
@@ -229,7 +266,7 @@ def _put(tree: dict[str, Any], key: str, value: object) -> None:
 
 _AT = re.compile(r" - at `\$\.?(?P<key>[^`]*)`$")
 _MISSING = re.compile(r"missing required field `(?P<key>[^`]+)`")
-_WORDS: Final[dict[object, str]] = {int: "a whole number", float: "a number", str: "text"}
+_WORDS: Final[dict[object, str]] = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
 def _check_keys(kind: type[msgspec.Struct], tree: Mapping[str, object], where: str, prefix: str = "") -> None:
