@@ -19,7 +19,7 @@ from edge_client.errors import ConfigError
 from edge_client.methods.gca import upload_size
 from edge_client.model.autoencoder import Architecture
 from edge_client.protocol import topics
-from edge_client.protocol.chunks import MAX_CHUNK, split
+from edge_client.protocol.chunks import split
 from edge_client.protocol.codec import Arrays, encode, encode_arrays
 from edge_client.protocol.messages import SERVER, Accept, Chunk, Cohort, RoundState
 from sim.config import Study
@@ -29,7 +29,7 @@ from sim.emulation.workload import demands
 from sim.hardware import hardware
 from sim.links.link import LinkSpec, LinkState
 from sim.links.link import plan as plan_link
-from sim.links.profiles import chunk_size, downlink, link, uplink
+from sim.links.profiles import broadcast_chunk, chunk_size, downlink, link, uplink
 from sim.payload import BANK_UPLOADED_CODES, BANK_UPLOADED_CODES_PUBLISHED, payload_bytes, uploaded_codes
 from sim.units import duration_text
 
@@ -130,11 +130,11 @@ def plan_study(study: Study, dataset: Dataset) -> StudyPlan:
 
     run = f"{study.dataset}-{study.method}-{RUN}"
     chunk, up_link, down_link = chunk_size(profile), uplink(profile), downlink(profile)
-    states, accept, broadcast = _downs(run, cohort, components, hyper.latent_dim)
+    states, accept, broadcast = _downs(run, cohort, components, hyper.latent_dim, broadcast_chunk(profile))
     traffic = [_Traffic([], states, None, [])] * (len(shards) - len(chosen)) + [
         _Traffic(_uploads(run, device, shards[device], study, chunk), states, accept, broadcast) for device in chosen
     ]
-    memory, descriptors = demands(study.devices)
+    memory, descriptors = demands(study)
     return StudyPlan(
         parameters=architecture.parameters, participants=len(chosen), uploaded=uploaded,
         payload=payload(study.method), full_exchange=payload("parameter_sharing"),
@@ -189,7 +189,7 @@ def _uploads(run: str, device: str, samples: int, study: Study, chunk: int) -> l
 
 
 def _downs(
-    run: str, cohort: Cohort, components: int, latent_dim: int
+    run: str, cohort: Cohort, components: int, latent_dim: int, chunk: int
 ) -> tuple[list[_Message], _Message, list[_Message]]:
     """Return what every device hears in a round (open, closed), and what who takes part hears besides: its upload's
     acceptance, and the broadcast."""
@@ -197,7 +197,7 @@ def _downs(
         "centroids": np.zeros((components, latent_dim), np.float32),
         "support": np.zeros(components, np.float32),
     }
-    chunks = list(_chunks(run, SERVER, arrays, MAX_CHUNK))
+    chunks = list(_chunks(run, SERVER, arrays, chunk))
     first, name = chunks[0], _incarnation(run)
     states = [
         RoundState(run=name, round=TYPICAL_ROUND, device=SERVER, seq=TYPICAL_SEQ, state="open", cohort=cohort,

@@ -45,7 +45,7 @@ def plan(
         print(json.dumps(_json(study, planned)))
     else:
         _show(study, planned)
-    check_machine(study.devices)
+    check_machine(study)
 
 
 def _json(study: "Study", planned: "StudyPlan") -> dict[str, Any]:

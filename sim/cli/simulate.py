@@ -30,6 +30,8 @@ def simulate(
     dataset: Annotated[str | None, typer.Option(help="dataset, see `gca datasets`")] = None,
     link: Annotated[str | None, typer.Option(help="link profile, see `gca links`, or UP/DOWN/RTT")] = None,
     hardware: Annotated[str | None, typer.Option(help="board to emulate, see `gca hardware`")] = None,
+    isolation: Annotated[str | None, typer.Option(help="devices as processes, or as tasks of one process")] = None,
+    clock: Annotated[str | None, typer.Option(help="real, or virtual: as fast as the arithmetic allows")] = None,
     broker: Annotated[str | None, typer.Option(help="embedded, mqtt://HOST:PORT or mqtts://HOST:PORT")] = None,
     username: Annotated[
         str | None, typer.Option(help="user name at a real broker; the password is GCA_PASSWORD")
@@ -47,7 +49,8 @@ def simulate(
 
     overrides: dict[str, object] = dict(parse_override(one) for one in set_ or ())
     overrides |= {"devices": devices, "rounds": rounds, "seed": seed, "method": method, "dataset": dataset,
-                  "link": link, "hardware": hardware, "broker": broker}  # fmt: skip
+                  "link": link, "hardware": hardware, "isolation": isolation, "clock": clock,
+                  "broker": broker}  # fmt: skip
     study = load_study(config, overrides)
 
     from rich.console import Console

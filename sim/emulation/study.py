@@ -4,17 +4,21 @@ import asyncio
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from broker_server.records import Outcome
 from broker_server.store import StudyStore
 from edge_client.errors import GcaError
+from edge_client.seeds import digest
 from edge_client.transport.mqtt import Endpoint
 from sim.config import Study, dump
 from sim.data import load
 from sim.emulation.federation import Federation, Finished, run
 from sim.emulation.journal import Display, Journal
 from sim.emulation.workload import check_machine, write_shards
+from sim.fleet.federation import run as run_as_tasks
+from sim.fleet.loop import VirtualLoop
 from sim.hardware import hardware
 from sim.links.profiles import link
 from sim.run_plan import run_plan
@@ -32,13 +36,15 @@ def run_study(study: Study, directory: Path, display: Display, data_dir: Path | 
     """
     link(study.link)
     flops = hardware(study.hardware).training_flops
-    check_machine(study.devices)
+    check_machine(study)
     dataset = load(study.dataset, data_dir)
     make_directory(directory)
     shards, test = write_shards(study, dataset, directory / "shards")
     (directory / "study.toml").write_text(dump(study))
 
     plan = run_plan(study, run_name(directory))
+    if study.clock == "virtual":  # where nothing may depend on chance, the name of the incarnation may not either
+        plan = replace(plan, incarnation=f"{digest(study.seed, 'incarnation', size=4):08x}")
     with StudyStore.create(directory) as store:
         number = store.begin_run(plan, study.devices, study.dataset)
         journal = Journal(store, number, display)
@@ -46,7 +52,8 @@ def run_study(study: Study, directory: Path, display: Display, data_dir: Path | 
         federation = Federation(study, plan, shards, test, directory, broker, flops, order)
         finished = Finished(Outcome(False, 0, 0.0, "interrupted"), None)
         try:
-            finished = asyncio.run(_until_told_to_stop(federation, journal))
+            with asyncio.Runner(loop_factory=VirtualLoop if study.clock == "virtual" else None) as loop:
+                finished = loop.run(_until_told_to_stop(federation, journal))
         except GcaError as error:
             finished = Finished(Outcome(False, 0, time.monotonic() - began, str(error)), None)
             raise
@@ -59,8 +66,9 @@ def run_study(study: Study, directory: Path, display: Display, data_dir: Path | 
 
 
 async def _until_told_to_stop(federation: Federation, journal: Journal) -> Finished:
-    """Run, but let SIGTERM end it as Ctrl-C does: with the devices told and no process left behind."""
+    """Run as processes or as tasks, but let SIGTERM end it as Ctrl-C does: with the devices told and nothing left
+    behind."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await run(federation, journal)
+    return await (run_as_tasks if federation.study.as_tasks else run)(federation, journal)

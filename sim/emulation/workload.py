@@ -18,6 +18,8 @@ PARENT_BYTES = 450_000_000
 DEVICE_DESCRIPTORS = 8
 """Of the parent and the network process together, per device: pipes, sentinels and both ends of the link."""
 SPARE_DESCRIPTORS = 64
+TASK_BYTES = 1_500_000
+"""Memory of one device that is a task: its model, Adam's moments and its records, and half as much again."""
 
 
 @dataclass(frozen=True)
@@ -44,25 +46,30 @@ def write_shards(study: Study, dataset: Dataset, directory: Path) -> tuple[tuple
     return tuple(shards), test
 
 
-def demands(devices: int) -> tuple[int, int]:
-    """Return (bytes of memory, file descriptors of one process) that so many device processes need."""
-    return PARENT_BYTES + devices * DEVICE_BYTES, SPARE_DESCRIPTORS + devices * DEVICE_DESCRIPTORS
+def demands(study: Study) -> tuple[int, int]:
+    """Return (bytes of memory, file descriptors of one process) that the devices of a study need."""
+    if study.as_tasks:
+        return PARENT_BYTES + study.devices * TASK_BYTES, SPARE_DESCRIPTORS
+    return PARENT_BYTES + study.devices * DEVICE_BYTES, SPARE_DESCRIPTORS + study.devices * DEVICE_DESCRIPTORS
 
 
-def check_machine(devices: int) -> None:
+def check_machine(study: Study) -> None:
     """Refuse what this machine cannot hold, before anything is started; raises `EnvironmentFault`."""
-    memory, descriptors = demands(devices)
+    devices, (memory, descriptors) = study.devices, demands(study)
+    kind, each = ("tasks", TASK_BYTES) if study.as_tasks else ("processes", DEVICE_BYTES)
     available = available_memory()
     if memory > available:
         raise EnvironmentFault(
-            f"{devices} device processes need about {memory / 1e9:.1f} GB of memory, {available / 1e9:.1f} GB are "
-            f"free; use at most --devices {max(1, (available - PARENT_BYTES) // DEVICE_BYTES)}"
+            f"{devices} device {kind} need about {memory / 1e9:.1f} GB of memory, {available / 1e9:.1f} GB are "
+            f"free; use at most --devices {max(1, (available - PARENT_BYTES) // each)}"
+            + ("" if study.as_tasks else " or --isolation task")
         )
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors > hard != resource.RLIM_INFINITY:
         raise EnvironmentFault(
-            f"{devices} device processes need {descriptors} file descriptors, this system allows {hard}; "
-            f"raise the limit (ulimit -Hn) or use at most --devices {(hard - SPARE_DESCRIPTORS) // DEVICE_DESCRIPTORS}"
+            f"{devices} device processes need {descriptors} file descriptors, this system allows {hard}; raise the "
+            f"limit (ulimit -Hn), use at most --devices {(hard - SPARE_DESCRIPTORS) // DEVICE_DESCRIPTORS}, or "
+            "--isolation task"
         )
     if descriptors > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))

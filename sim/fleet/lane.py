@@ -45,6 +45,7 @@ class Lane:
         self._begun = 0  # bytes of its first message that have
         self._ready = 0.0  # since when there has been something to send
         self._timer: asyncio.TimerHandle | None = None
+        self._line: deque[tuple[Receiver, object, int]] = deque()  # on its way, in order
 
     @property
     def header(self) -> int:
@@ -81,8 +82,15 @@ class Lane:
 
     def _follow(self, receiver: Receiver, packet: object, now: float) -> None:
         """Let what has no bytes arrive behind all that has left."""
+        self._line.append((receiver, packet, 0))
         arrive = max(now + self._link.spec.delay, self._link.arrived)
-        self._loop.call_at(self._origin + arrive, receiver.deliver, packet, 0)
+        self._loop.call_at(self._origin + arrive, self._arrive)
+
+    def _arrive(self) -> None:
+        """Deliver the first on the line. One timer for each, but the line keeps the order: a real loop may fire timers
+        of one moment in any."""
+        receiver, packet, size = self._line.popleft()
+        receiver.deliver(packet, size)
 
     def _wake(self) -> None:
         self._timer = None
@@ -109,7 +117,8 @@ class Lane:
             nbytes -= piece
             arrival = self._origin + sent.arrive
             self._begun += piece
-            while self._backlog and self._begun >= (size := self._backlog[0][2]):
-                receiver, packet, _ = self._backlog.popleft()
-                self._begun -= size
-                self._loop.call_at(arrival, receiver.deliver, packet, size)
+            while self._backlog and self._begun >= self._backlog[0][2]:
+                message = self._backlog.popleft()
+                self._begun -= message[2]
+                self._line.append(message)
+                self._loop.call_at(arrival, self._arrive)

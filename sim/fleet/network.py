@@ -97,9 +97,7 @@ class Network:
 
     # ---- connections --------------------------------------------------------------------------------------------
 
-    def _open(
-        self, settings: Settings, up: Lane | Wire, down: Lane | Wire, shared: "set[_Peer]"
-    ) -> MemoryTransport:
+    def _open(self, settings: Settings, up: Lane | Wire, down: Lane | Wire, shared: "set[_Peer]") -> MemoryTransport:
         peer = _Peer(self, next(self._numbers), up, down)
 
         def gone() -> None:

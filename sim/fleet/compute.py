@@ -1,0 +1,105 @@
+"""Local work in virtual time: jobs run in threads as early as they can, and stop the clock only when awaited.
+
+A device hands out its phase when it begins, sleeps for as long as its board would take, and then awaits the result:
+the loop blocks until the thread is done, so the order of events never depends on the threads, and phases that
+overlap in virtual time train in parallel.
+"""
+
+import os
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from sim.fleet.clock import VirtualClock
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+AHEAD = 8
+"""Jobs per thread that may be under way, or done but not yet taken: each of them holds a second model."""
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Crew:
+    """Threads that work for all devices of a fleet; see the module."""
+
+    def __init__(self, threads: int, clock: VirtualClock) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="training")
+        self._clock = clock
+        self._room = AHEAD * threads
+        self._queue: deque[_Job[Any]] = deque()
+
+    def offload(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+        """The `Offload` of every device."""
+        job = _Job(self, partial(self._clock.standing(function), *args, **kwargs))
+        self._queue.append(job)
+        self._hand_out()
+        return job
+
+    def close(self) -> None:
+        """Begin nothing more, and return when what is under way is done."""
+        self._queue.clear()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def begin(self, job: "_Job[R]") -> "Future[R]":
+        """Hand a job to the threads."""
+        self._room -= 1
+        job.future = self._pool.submit(job.work)
+        return job.future
+
+    def taken(self) -> None:
+        """A result was taken, which makes room for another job."""
+        self._room += 1
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        while self._queue and self._room > 0:
+            job = self._queue.popleft()
+            if job.future is None:  # else it was wanted before its turn
+                self.begin(job)
+
+
+class _Job(Generic[R]):
+    """A function that waits for a thread, or has one. Awaiting it blocks, without a turn of the loop."""
+
+    def __init__(self, crew: Crew, work: Callable[[], R]) -> None:
+        self.work = work
+        self.future: Future[R] | None = None
+        self._crew = crew
+
+    def __await__(self) -> Generator[None, None, R]:
+        future = self.future or self._crew.begin(self)
+        try:
+            return future.result()
+        finally:
+            self._crew.taken()
+        yield  # never reached; makes this a generator
+
+
+class Inline:
+    """Work in the loop's own thread, when the result is awaited: for what takes next to no time."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+
+    def offload(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+        """The `Offload` of every device."""
+        return _Inline(partial(self._clock.standing(function), *args, **kwargs))
+
+    def close(self) -> None:
+        """Nothing is under way."""
+
+
+class _Inline(Generic[R]):
+    def __init__(self, work: Callable[[], R]) -> None:
+        self._work = work
+
+    def __await__(self) -> Generator[None, None, R]:
+        return self._work()
+        yield  # never reached; makes this a generator

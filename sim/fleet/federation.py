@@ -1,0 +1,189 @@
+"""A federation in one process: each device a coroutine, the network in memory, training on a thread per core.
+
+Device, session, coordinator and broker core are those of device processes, and each phase is computed alone, so the
+results are theirs bit for bit, whatever the number of threads. On a `VirtualLoop` the run takes no longer than its
+arithmetic; on any other loop it takes as long as with processes.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from broker_server.records import Outcome
+from broker_server.server import Server
+from edge_client.clock import Clock, RealClock
+from edge_client.device import Device, live
+from edge_client.errors import GcaError
+from edge_client.hyperparameters import Hyperparameters
+from edge_client.model.choice import trainer_for
+from edge_client.model.trainer import Trainer
+from edge_client.offload import Offload, into
+from edge_client.protocol.messages import Telemetry
+from edge_client.records import Records, load_records
+from edge_client.seeds import digest, stream
+from edge_client.session import Identity, Session
+from sim.emulation.federation import FAREWELL_S, Federation, Finished
+from sim.emulation.journal import Journal
+from sim.emulation.models import save_model, state_sha256
+from sim.emulation.workload import Shard
+from sim.fleet.calibration import measured_speed
+from sim.fleet.clock import VirtualClock
+from sim.fleet.compute import Crew, Inline, cores
+from sim.fleet.loop import VirtualLoop
+from sim.fleet.network import Network
+from sim.fleet.synthetic import synthetic
+from sim.links.profiles import chunk_size, keepalive, link
+from sim.run_plan import server_method
+
+T = TypeVar("T")
+
+
+async def run(federation: Federation, journal: Journal, threads: int | None = None) -> Finished:
+    """Run all rounds and return how it ended; `threads` train, one per core by default.
+
+    In virtual time a federation without a board's speed gets that of this machine, measured now, and a note says so.
+    Raises `GcaError` when a device fails; the others have been told by then.
+    """
+    torch.set_num_threads(1)  # a sum must not depend on how many cores this machine has
+    with threadpool_limits(1, "blas"):
+        return await _Fleet(federation, journal, threads or cores()).run()
+
+
+class _Fleet:
+    """The tasks of one run and what they share."""
+
+    def __init__(self, federation: Federation, journal: Journal, threads: int) -> None:
+        self._federation, self._journal = federation, journal
+        self._threads = threads
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._trainer: Callable[[str], Callable[[Hyperparameters, int], Trainer]] = lambda device: trainer_for
+        self._speed = federation.flops_per_s
+        self._synthetic = federation.study.compute == "synthetic"
+        if self._synthetic:
+            self._trainer = synthetic(federation.study.seed)
+        first = load_records(federation.shards[0].path, federation.test)
+        self._test, self._labels = first.test, first.labels
+        self._network = Network(
+            {shard.device: link(federation.study.link) for shard in federation.shards}, federation.study.seed,
+            journal.note,
+        )  # fmt: skip
+
+    async def run(self) -> Finished:
+        loop = asyncio.get_running_loop()
+        if not isinstance(loop, VirtualLoop):
+            with ThreadPoolExecutor(self._threads) as pool, ThreadPoolExecutor(1) as apart:
+                return await self._run(RealClock(), into(pool), into(apart))
+        if self._speed is None:
+            self._speed = measured_speed(self._federation.study.training, self._records(self._federation.shards[0]))
+            self._journal.note(
+                f"hardware {self._federation.study.hardware} has no known speed: training lasts as on this machine "
+                f"({self._speed / 1e9:.2f} GFLOP/s, just measured), so the times of this study are not reproducible"
+            )
+        clock = VirtualClock(loop)
+        crew, apart = Inline(clock) if self._synthetic else Crew(self._threads, clock), Crew(1, clock)
+        try:
+            return await self._run(clock, crew.offload, apart.offload)
+        finally:
+            crew.close()
+            apart.close()
+
+    async def _run(self, clock: Clock, training: Offload, aggregating: Offload) -> Finished:
+        federation, journal = self._federation, self._journal
+        journal.at_boundary = self._read_links
+        server = Server(federation.plan, server_method(federation.study), self._network.beside, clock, journal,
+                        aggregating)  # fmt: skip
+        serving = asyncio.create_task(server.serve(), name="server")
+        devices: list[asyncio.Task[None]] = []
+        try:
+            await asyncio.wait([serving, listening := asyncio.create_task(server.listening.wait(), name="listening")],
+                               return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
+            listening.cancel()
+            for number in federation.order or range(len(federation.shards)):
+                devices.append(self._start(federation.shards[number], clock, training))
+            outcome: Outcome = await self._unless_failed(serving)
+            await self._done(devices)
+        except (GcaError, asyncio.CancelledError) as error:
+            server.abort(str(error) or "interrupted")
+            await asyncio.wait([serving], timeout=FAREWELL_S)
+            raise
+        finally:
+            for task in (serving, *devices):
+                task.cancel()
+            await asyncio.gather(serving, *devices, return_exceptions=True)
+            self._read_links(federation.plan.rounds)
+        return Finished(outcome, self._state_sha256())
+
+    # ---- devices ------------------------------------------------------------------------------------------------
+
+    def _start(self, shard: Shard, clock: Clock, training: Offload) -> "asyncio.Task[None]":
+        task = asyncio.create_task(self._live(shard, clock, training), name=shard.device)
+        task.add_done_callback(partial(self._ended, shard.device))
+        return task
+
+    async def _live(self, shard: Shard, clock: Clock, training: Offload) -> None:
+        """One device: the same program as on a board, behind its link."""
+        federation, name = self._federation, shard.device
+        profile, records = link(federation.study.link), self._records(shard)
+        chunk = chunk_size(profile)
+        instance = f"{digest(federation.plan.seed, 'instance', 0, name, size=4):08x}"
+        who = Identity(federation.plan.run, name, instance, *records.samples.shape, profile.up or 0.0,
+                       profile.down or 0.0, keepalive(profile, chunk), chunk)  # fmt: skip
+        session = Session(who, self._network.behind(name), clock, stream(federation.plan.seed, "backoff", 0, name),
+                          lambda text: self._journal.note(f"{name}: {text}"))  # fmt: skip
+
+        async def report(telemetry: Telemetry) -> None:
+            self._journal.observe(telemetry)
+
+        device = Device(records, session, clock, training, report,
+                        "never" if self._synthetic else federation.study.evaluation.every, self._speed,
+                        self._trainer(name))  # fmt: skip
+        state = await live(device)
+        if not self._synthetic:
+            save_model(self._model(shard), state, name, federation.plan.run)
+
+    def _records(self, shard: Shard) -> Records:
+        """Return a device's own records with the one test set that all share."""
+        return replace(load_records(shard.path), test=self._test, labels=self._labels)
+
+    def _ended(self, name: str, task: "asyncio.Task[None]") -> None:
+        """Let a device's failure be the fleet's."""
+        if task.cancelled() or (error := task.exception()) is None or self._failure.done():
+            return
+        reason = str(error) if isinstance(error, GcaError) else f"{type(error).__name__}: {error}"
+        self._failure.set_exception(GcaError(reason if name in reason else f"{name}: {reason}"))
+        self._failure.exception()  # seen, also if nobody waits any more
+
+    async def _done(self, devices: "list[asyncio.Task[None]]") -> None:
+        """Wait until every device has gone."""
+        patience = max(FAREWELL_S, self._federation.plan.patience_s)  # their links may be slow to the last byte
+        try:
+            await asyncio.wait_for(self._unless_failed(asyncio.gather(*devices)), patience)
+        except TimeoutError:
+            late = sorted(task.get_name() for task in devices if not task.done())
+            raise GcaError(f"devices {late} do not end although the run has") from None
+
+    async def _unless_failed(self, awaited: "asyncio.Future[T]") -> T:
+        """Await something, but let the first failure of a device end the wait."""
+        await asyncio.wait((awaited, self._failure), return_when=asyncio.FIRST_COMPLETED)
+        if self._failure.done():
+            self._failure.result()
+        return await awaited
+
+    # ---- what is written down -----------------------------------------------------------------------------------
+
+    def _read_links(self, round: int) -> None:
+        self._journal.wire(round, self._network.counters())
+
+    def _model(self, shard: Shard) -> Path:
+        return self._federation.directory / "models" / f"{shard.device}.safetensors"
+
+    def _state_sha256(self) -> str | None:
+        paths = [self._model(shard) for shard in self._federation.shards]
+        return state_sha256(paths) if all(path.exists() for path in paths) else None

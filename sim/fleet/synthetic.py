@@ -1,0 +1,72 @@
+"""A trainer that does not train, for runs that ask about the protocol and not about the model.
+
+Models stay as they began and are shared by all devices; codes are drawn from the seed. Messages have the sizes, and
+phases the durations, of the real thing.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_client.hyperparameters import Hyperparameters
+from edge_client.model.autoencoder import FloatArray
+from edge_client.model.choice import trainer_for
+from edge_client.model.trainer import ModelState, Trainer
+from edge_client.seeds import stream
+
+
+class SyntheticTrainer:
+    """The `Trainer` of one device, with the sizes of a real one. `states` holds the models that devices share."""
+
+    def __init__(self, real: Trainer, seed: int, device: str, states: dict[int, ModelState]) -> None:
+        self._real, self._seed, self._device, self._states = real, seed, device, states
+
+    @property
+    def latent_dim(self) -> int:
+        return self._real.latent_dim
+
+    @property
+    def parameter_count(self) -> int:
+        return self._real.parameter_count
+
+    @property
+    def flops(self) -> float:
+        return self._real.flops
+
+    @property
+    def encoder_flops(self) -> float:
+        return self._real.encoder_flops
+
+    def initial(self, rng: np.random.Generator) -> ModelState:
+        if self.parameter_count not in self._states:
+            self._states[self.parameter_count] = self._real.initial(rng)
+        return self._states[self.parameter_count]
+
+    def reconstruct(
+        self, state: ModelState, samples: FloatArray, orders: NDArray[np.integer[Any]], **_: object
+    ) -> tuple[ModelState, NDArray[np.float64]]:
+        return state, np.zeros(len(orders))
+
+    def align(
+        self, state: ModelState, samples: FloatArray, orders: NDArray[np.integer[Any]], **_: object
+    ) -> tuple[ModelState, NDArray[np.float64]]:
+        return state, np.zeros(len(orders))
+
+    def encode(self, parameters: FloatArray, samples: FloatArray) -> FloatArray:
+        rng = stream(self._seed, "synthetic codes", 0, self._device)
+        return rng.standard_normal((len(samples), self.latent_dim), np.float32)
+
+    def score(self, parameters: FloatArray, samples: FloatArray) -> FloatArray:
+        return np.zeros(len(samples), np.float32)
+
+
+def synthetic(seed: int) -> Callable[[str], Callable[[Hyperparameters, int], Trainer]]:
+    """Return what gives each device, by name, its choice of trainer."""
+    states: dict[int, ModelState] = {}
+
+    def of(device: str) -> Callable[[Hyperparameters, int], Trainer]:
+        return lambda hyper, width: SyntheticTrainer(trainer_for(hyper, width), seed, device, states)
+
+    return of
