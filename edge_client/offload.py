@@ -39,6 +39,7 @@ async def no_sooner(clock: Clock, seconds: float, job: Awaitable[R]) -> R:
     board = asyncio.ensure_future(clock.sleep(seconds))
     try:
         await asyncio.wait((job, board), return_when=asyncio.FIRST_EXCEPTION)
-        return await job
+        result: R = await job
+        return result
     finally:
         board.cancel()
