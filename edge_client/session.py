@@ -34,9 +34,8 @@ from edge_client.protocol.messages import (
 from edge_client.protocol.tally import Kind, TallySheet
 from edge_client.transport.backoff import delay
 from edge_client.transport.base import Connect, Settings, Transport, Will
+from edge_client.transport.pacing import IN_FLIGHT
 
-WINDOW = 2
-"""Chunks under way at once: one on the link while the acknowledgement of the other travels."""
 GOODBYE_S = 5.0
 """How long a device that leaves waits for its goodbye to go out."""
 
@@ -240,8 +239,9 @@ class Session:
         await self._post(transport, topics.presence(*self._name), message, "control", retain=True)
 
     async def _send(self, transport: Transport, chunks: Sequence[Chunk], payload: int) -> None:
-        """Publish chunks, `WINDOW` at a time, stopping early once the round is decided."""
-        window = asyncio.Semaphore(WINDOW)
+        """Publish chunks, stopping early once the round is decided: one is on the link while the acknowledgement of
+        another travels."""
+        window = asyncio.Semaphore(IN_FLIGHT)
 
         async def send(chunk: Chunk, payload: int) -> None:
             async with window:

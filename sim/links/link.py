@@ -25,11 +25,8 @@ import msgspec
 
 from edge_client.errors import ConfigError
 from edge_client.seeds import SHARED, digest
+from edge_client.transport.pacing import HEADER, MSS
 
-MSS = 1448
-"""Payload bytes of a full TCP segment on Ethernet (1500 B packets, TCP timestamps)."""
-HEADER = 52
-"""IPv4 and TCP header bytes of each segment, and the size of a pure acknowledgement."""
 INITIAL_WINDOW = 10
 """Segments that TCP sends before the first acknowledgement comes back (RFC 6928)."""
 MIN_RTO_VARIANCE = 0.2

@@ -11,17 +11,11 @@ from functools import cache
 import msgspec
 
 from edge_client.errors import ConfigError
+from edge_client.transport import pacing
 from sim.links.figures import Figure, Origin, choose, read
 from sim.links.link import HEADER, MSS, LinkSpec, Outage
 from sim.links.loss import loss_limited_rate
 
-MAX_CHUNK = 65_536
-MIN_CHUNK = 256
-DEFAULT_KEEPALIVE = 60
-MAX_KEEPALIVE = 65_535
-"""MQTT's field has 16 bits."""
-IN_FLIGHT = 2
-"""Chunks that a device has under way unacknowledged."""
 LONGEST_ROUND_TRIP = 3600.0
 
 
@@ -167,7 +161,9 @@ def _rate(value: float) -> float | None:
 
 # ---- spelled out -----------------------------------------------------------------------------------------------------
 
-_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
+_QUANTITY = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*([a-z]+)")
+_SPELLED_OUT = re.compile(r"[+-]?\.?\d[\d.]*\s*([a-z]*bit.*|/.*|)")
+"""What was meant as figures, not as a name: numbers with a unit, in several parts, or bare."""
 _RATE_UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _TIME_UNITS = {"ms": 1e-3, "s": 1.0}
 
@@ -183,6 +179,9 @@ def parse_link(text: str) -> LinkProfile:
         match = _QUANTITY.fullmatch(part.strip())
         unit = match[2] if match else ""
         if match and unit in _RATE_UNITS and len(rates) < 2 and rtt is None:
+            if float(match[1]) <= 0:
+                mend = "write UP/DOWN/ROUNDTRIP such as 256kbit/1mbit/100ms, with rates above 0"
+                raise ConfigError(f"link {text!r}: {part!r} carries nothing; {mend}")
             rates.append(float(match[1]) * _RATE_UNITS[unit])
         elif match and unit in _TIME_UNITS and rates and rtt is None:
             rtt = float(match[1]) * _TIME_UNITS[unit]
@@ -199,47 +198,34 @@ def parse_link(text: str) -> LinkProfile:
 
 def link(text: str) -> LinkProfile:
     """Return the link that `text` names or spells out."""
-    return (
-        parse_link(text) if text[:1].isdigit() and text not in profiles() and "bit" in text.lower() else profile(text)
-    )
+    spelled_out = text not in profiles() and _SPELLED_OUT.fullmatch(text.strip().lower())
+    return parse_link(text) if spelled_out else profile(text)
 
 
 # ---- what follows from a link ----------------------------------------------------------------------------------------
 
 
 def chunk_size(profile: LinkProfile) -> int:
-    """Return the payload bytes of a chunk so that one takes less than a quarter of the default keepalive.
+    """Return the payload bytes of a chunk on this link; see `edge_client.transport.pacing`."""
+    return pacing.chunk_size(_slowest(profile), mss=profile.mss, header=profile.header)
 
-    At most 64 KiB and never below 256 B, where the keepalive grows instead.
-    """
-    rate = _slowest(profile)
-    if rate is None:
-        return MAX_CHUNK
-    budget = rate * DEFAULT_KEEPALIVE / (2 * IN_FLIGHT) / 8  # wire bytes; two chunks under way, twice over
-    segments = math.ceil(budget / (profile.mss + profile.header))
-    return max(MIN_CHUNK, min(MAX_CHUNK, math.ceil(budget) - 1 - segments * profile.header))
+
+def broadcast_chunk(profile: LinkProfile) -> int:
+    """Return the payload bytes of a chunk that the server sends down this link: it knows nothing of it but its rate."""
+    return pacing.chunk_size(profile.down)
 
 
 def keepalive(profile: LinkProfile, chunk: int) -> int:
-    """Return the MQTT keepalive in whole seconds for chunks of `chunk` bytes.
+    """Return the MQTT keepalive in whole seconds for chunks of `chunk` bytes; see `edge_client.transport.pacing`.
 
-    60 s, or as long as twice the chunks under way and two round trips take at the device's slowest rate: a ping waits
-    behind the former for the latter. Raises ConfigError where MQTT's 65,535 s do not suffice.
+    Raises ConfigError where MQTT allows none that is long enough.
     """
-    if chunk < 1:
-        raise ConfigError(f"chunk of {chunk} B: give at least 1 B")
-    rate = _slowest(profile)
-    wire = chunk + profile.header * math.ceil(chunk / profile.mss)
-    busy = 0.0 if rate is None else 2 * IN_FLIGHT * wire * 8 / rate
-    seconds = max(DEFAULT_KEEPALIVE, math.floor(busy + 2 * (profile.rtt + 2 * profile.jitter)) + 1)
-    if seconds > MAX_KEEPALIVE:
-        raise ConfigError(
-            f"link {profile.name}: chunks of {chunk} B need a keepalive of {seconds} s, MQTT allows {MAX_KEEPALIVE} s; "
-            "send smaller chunks or choose a faster link"
-        )
-    return seconds
+    delays = 2 * (profile.rtt + 2 * profile.jitter)
+    try:
+        return pacing.keepalive(_slowest(profile), chunk, delays=delays, mss=profile.mss, header=profile.header)
+    except ConfigError as error:
+        raise ConfigError(f"link {profile.name}: {error}") from None
 
 
 def _slowest(profile: LinkProfile) -> float | None:
-    rates = [spec.rate for spec in (uplink(profile), downlink(profile)) if spec.rate is not None]
-    return min(rates, default=None)
+    return pacing.slowest(uplink(profile).rate, downlink(profile).rate)

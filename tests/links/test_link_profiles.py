@@ -14,6 +14,7 @@ from sim.links.link import LinkState, plan
 from sim.links.loss import loss_limited_rate
 from sim.links.profiles import (
     LinkProfile,
+    broadcast_chunk,
     chunk_size,
     downlink,
     keepalive,
@@ -204,3 +205,26 @@ def test_unknown_boards_and_radios_name_close_matches():
     with pytest.raises(ConfigError, match="choose from ble"):
         radio("xyz")
     assert radio("nbiot").transmit == 0.543
+
+
+NO_LINKS = ["0", "-5", "7", "0kbit", "-5kbit", "256kbit/0bit", "256kbit/-1kbit/10ms", ".5", "1.2.3"]
+
+
+@pytest.mark.parametrize("text", NO_LINKS)
+def test_figures_that_make_no_link_are_told_as_figures(text: str) -> None:
+    """Nobody looks for a profile of the name "0": say what is wrong with it as a rate."""
+    with pytest.raises(ConfigError, match=r"does not fit; write UP/DOWN|carries nothing; write UP/DOWN") as told:
+        link(text)
+    assert "unknown" not in str(told.value)
+
+
+@pytest.mark.parametrize("text", ["3g-fst", "fast", "4gg", ""])
+def test_names_that_nobody_knows_are_told_as_names(text: str) -> None:
+    with pytest.raises(ConfigError, match="unknown link"):
+        link(text)
+
+
+def test_a_broadcast_is_cut_for_the_downlink_alone() -> None:
+    """50 kbit/s for 15 s are 93,750 B, more than 64 KiB; 4 kbit/s are 7,500 B, of which 5 segments take 52 B each."""
+    assert broadcast_chunk(parse_link("1bit/50kbit")) == 65_536
+    assert broadcast_chunk(parse_link("1bit/4kbit")) == 7_500 - 1 - 5 * 52
