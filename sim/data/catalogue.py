@@ -6,6 +6,7 @@ from typing import Literal
 
 from edge_client.errors import EnvironmentFault
 from sim.data.files import find, read, search_path
+from sim.data.image_sources import IMAGE_SOURCES, ImageSource
 from sim.data.sources import SOURCES, Source
 
 State = Literal["verified", "present", "absent", "damaged"]
@@ -32,15 +33,16 @@ class Description:
 def describe(data_dir: Path | None = None, *, verify: bool = True) -> tuple[Description, ...]:
     """Return the catalogue in alphabetical order; never fetches. `verify` reads every file that is there in full."""
     folders = search_path(data_dir)
-    return tuple(_describe(SOURCES[name], folders, verify) for name in sorted(SOURCES))
+    sources: dict[str, Source | ImageSource] = {**SOURCES, **IMAGE_SOURCES}
+    return tuple(_describe(sources[name], folders, verify) for name in sorted(sources))
 
 
-def _describe(source: Source, folders: tuple[Path, ...], verify: bool) -> Description:
+def _describe(source: Source | ImageSource, folders: tuple[Path, ...], verify: bool) -> Description:
     state: State = "verified" if verify else "present"
     where, problem = [], ""
     try:
         for file in source.files:
-            path = find(source.name, file, folders)
+            path = find(source.folder, file, folders)
             if path is None:
                 state = "absent"
                 continue

@@ -1,5 +1,6 @@
 """Fetch a published file from its public home: HTTPS only, bounded, verified, moved into place in one step."""
 
+import gzip
 import io
 import os
 import tempfile
@@ -20,7 +21,9 @@ TIMEOUT_S = 30.0
 """For the connection and for each read; a slow line that keeps delivering is never cut off."""
 
 ARCHIVE_LIMIT = 16 * 2**20
-"""Bytes. The largest archive in the table has about one million."""
+"""Bytes. The largest zip archive in the table has about one million."""
+PACKED_SURPLUS = 2**16
+"""Bytes by which a compressed file may exceed its content."""
 
 Opener = Callable[[str, float], AbstractContextManager[Readable]]
 """(url, time-out in seconds) -> the body, readable."""
@@ -51,7 +54,16 @@ def fetch(file: RawFile, target: Path, opener: Opener = open_https) -> bytes:
         content = _download(file, opener)
         require_digest(content, file, file.url)
         _store(content, target)
-    except (OSError, HTTPException, EnvironmentFault, zipfile.BadZipFile, zlib.error, KeyError, ValueError) as error:
+    except (
+        OSError,
+        EOFError,
+        HTTPException,
+        EnvironmentFault,
+        zipfile.BadZipFile,
+        zlib.error,
+        KeyError,
+        ValueError,
+    ) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise EnvironmentFault(f"cannot fetch {file.name}: {reason}; {by_hand(file, target)}") from error
     return content
@@ -59,18 +71,23 @@ def fetch(file: RawFile, target: Path, opener: Opener = open_https) -> bytes:
 
 def by_hand(file: RawFile, target: Path) -> str:
     """Return the mend that always works: what to download, where to put it, how to know it is right."""
+    if not file.url:
+        return f"it has no public home: put it at {target} (sha256 {file.sha256}), or choose another dataset"
     where = f"{file.url} ({' in '.join(reversed(file.members))} inside it)" if file.members else file.url
     return f"download {where} and put it at {target} (plain, .gz or .xz; sha256 {file.sha256})"
 
 
 def _download(file: RawFile, opener: Opener) -> bytes:
-    limit = ARCHIVE_LIMIT if file.members else file.size
+    limit = ARCHIVE_LIMIT if file.members else file.size + (PACKED_SURPLUS if file.packed else 0)
     with opener(file.url, TIMEOUT_S) as body:
         content = read_bounded(body, limit, file.url)
+    if file.packed:
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
+            content = read_bounded(packed, file.size, file.url)
     for depth, member in enumerate(file.members, start=1):
         limit = file.size if depth == len(file.members) else ARCHIVE_LIMIT
-        with zipfile.ZipFile(io.BytesIO(content)) as archive, archive.open(member) as packed:
-            content = read_bounded(packed, limit, f"{file.url}: {member}")
+        with zipfile.ZipFile(io.BytesIO(content)) as archive, archive.open(member) as inner:
+            content = read_bounded(inner, limit, f"{file.url}: {member}")
     return content
 
 

@@ -1,7 +1,8 @@
 """Find a published file on this machine, unpack it, verify it; fetch it when it is nowhere.
 
-Order of search: the folder given, then GCA_DATA_DIR, then the user cache; in each `<dataset>/<file>`, plain, `.gz`
-or `.xz`. The first file found is the one used: a damaged one is reported, never passed over.
+Order of search: the folder given, then GCA_DATA_DIR, then the user cache; in each `<folder>/<file>`, plain, `.gz`
+or `.xz`; last the place where a package of the operating system puts it. The first file found is the one used: a
+damaged one is reported, never passed over.
 """
 
 import gzip
@@ -36,18 +37,19 @@ def search_path(data_dir: Path | None = None) -> tuple[Path, ...]:
     return (*folders, cache_dir())
 
 
-def find(dataset: str, file: RawFile, folders: tuple[Path, ...]) -> Path | None:
+def find(folder: str, file: RawFile, folders: tuple[Path, ...]) -> Path | None:
     """Return the path of `file`, packed or plain, or None. A packaged file is found where its package is installed."""
     if file.package:
         return _packaged(file)
-    candidates = (folder / dataset / (file.name + suffix) for folder in folders for suffix in ("", ".gz", ".xz"))
+    places = [root / folder for root in folders] + ([Path(file.system)] if file.system else [])
+    candidates = (place / (file.name + suffix) for place in places for suffix in ("", ".gz", ".xz"))
     return next((path for path in candidates if path.is_file()), None)
 
 
 def read(path: Path, file: RawFile) -> bytes:
     """Return the unpacked, verified bytes of `path`. Raises EnvironmentFault on anything but the published file."""
     try:
-        with _unpacked(path) as stream:
+        with _unpacked(path, file) as stream:
             content = read_bounded(stream, file.size, str(path))
         require_digest(content, file, str(path))
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
@@ -60,7 +62,7 @@ def read(path: Path, file: RawFile) -> bytes:
 
 
 def obtain(
-    dataset: str,
+    folder: str,
     file: RawFile,
     data_dir: Path | None = None,
     *,
@@ -71,19 +73,19 @@ def obtain(
 
     Raises EnvironmentFault when the file is absent and `offline`, or cannot be fetched, or is damaged.
     """
-    path = find(dataset, file, search_path(data_dir))
+    path = find(folder, file, search_path(data_dir))
     if path is not None:
         return read(path, file), path
-    target = cache_dir() / dataset / file.name
-    if offline:
+    target = cache_dir() / folder / file.name
+    if offline or not file.url:
         raise EnvironmentFault(f"{file.name} is not on this machine; {by_hand(file, target)}")
     return fetch(file, target, opener), target
 
 
-def _unpacked(path: Path) -> gzip.GzipFile | lzma.LZMAFile | io.BufferedReader:
-    if path.suffix == ".gz":
-        return gzip.open(path)
-    return lzma.open(path) if path.suffix == ".xz" else path.open("rb")
+def _unpacked(path: Path, file: RawFile) -> gzip.GzipFile | lzma.LZMAFile | io.BufferedReader:
+    if path.name == file.name:  # also where the published file is an archive itself
+        return path.open("rb")
+    return gzip.open(path) if path.suffix == ".gz" else lzma.open(path)
 
 
 def _existing(folder: Path, origin: str) -> Path:

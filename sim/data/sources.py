@@ -5,7 +5,7 @@ order of rows and the spelling of categories decide the widths and the shards of
 """
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 CC_BY = "CC BY 4.0"
 
@@ -15,7 +15,8 @@ class RawFile:
     """One published file: `size` in bytes and `sha256`, both of the unpacked content.
 
     `url` is its public home. `members` leads through zip archives to the file (a zip in a zip has two).
-    `package` names the Python package that ships the file instead. `skip` counts the lines above the records.
+    `packed` says that the home holds it compressed. `package` names the Python package that ships the file instead,
+    `system` the folder where a package of the operating system puts it. `skip` counts the lines above the records.
     """
 
     name: str
@@ -23,7 +24,9 @@ class RawFile:
     sha256: str
     url: str = ""
     members: tuple[str, ...] = ()
+    packed: Literal["", "gz"] = ""
     package: str = ""
+    system: str = ""
     skip: int = 0
 
 
@@ -56,6 +59,11 @@ class Source:
     provided_split: bool = False
     held_out: int | None = None
     remark: str = ""
+
+    @property
+    def folder(self) -> str:
+        """The folder of a data directory that holds the files."""
+        return self.name
 
 
 ACADEMIC = Source(

@@ -21,6 +21,7 @@ from sim.config import (
     packaged,
     parse_override,
 )
+from sim.data.image_sources import IMAGE_SOURCES
 from sim.data.sources import SOURCES
 
 # C, K*, rho of the paper's section "Experimental setup"
@@ -54,7 +55,7 @@ def test_the_papers_studies(dataset: str) -> None:
     assert (study.devices, study.clustering.components, study.training.upload_fraction) == PAPER[dataset]
     assert (study.training.recon_epochs, study.training.align_epochs, study.training.batch_size) == (5, 5, 50)
     assert (study.clustering.algorithm, study.clustering.covariance) == ("gmm", "full")
-    assert (study.clustering.regularisation, study.clustering.restarts) == (1e-6, 1)
+    assert (study.clustering.regularisation, clustering_spec(study).initialisations) == (1e-6, 1)
     assert (study.participation.fraction, study.minimum_devices) == (1.0, study.devices)
 
 
@@ -73,7 +74,7 @@ def test_the_demo_needs_no_download() -> None:
 
 
 def test_every_dataset_has_a_loader() -> None:
-    assert set(get_args(DatasetName)) == set(SOURCES)
+    assert set(get_args(DatasetName)) == {*SOURCES, *IMAGE_SOURCES}
 
 
 def test_defaults_and_overrides(tmp_path: Path) -> None:

@@ -14,13 +14,14 @@ import pytest
 
 from edge_client.errors import ConfigError, EnvironmentFault
 from sim.data import load
-from sim.data.fetching import ARCHIVE_LIMIT, fetch, open_https
+from sim.data.fetching import ARCHIVE_LIMIT, PACKED_SURPLUS, fetch, open_https
 from sim.data.files import cache_dir, find, obtain, read, search_path
 from sim.data.sources import MAGIC, RawFile
 
 CONTENT = b"".join(b"%d,%d,g\n" % (i, i * i) for i in range(500))
 URL = "https://example.org/toy.csv"
 TOY = RawFile("toy.csv", len(CONTENT), sha256(CONTENT).hexdigest(), url=URL)
+GZIPPED = RawFile(TOY.name, TOY.size, TOY.sha256, url="https://example.org/toy.csv.gz", packed="gz")
 ZIPPED = RawFile(TOY.name, TOY.size, TOY.sha256, url="https://example.org/a.zip", members=("inner.zip", "toy.csv"))
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
@@ -74,6 +75,24 @@ def test_the_folder_given_comes_before_the_variable_and_the_cache(
         assert find("toy", TOY, search_path(given)) == path
         path.unlink()
     assert find("toy", TOY, search_path(given)) is None
+
+
+def test_what_the_operating_system_brings_is_looked_at_last(tmp_path: Path, bare_machine: Path) -> None:
+    file = RawFile(TOY.name, TOY.size, TOY.sha256, system=str(tmp_path / "usr"))
+    (tmp_path / "usr").mkdir()
+    theirs = tmp_path / "usr" / "toy.csv.gz"
+    theirs.write_bytes(gzip.compress(CONTENT))
+    assert obtain("toy", file, offline=True) == (CONTENT, theirs)
+    assert obtain("toy", file, tmp_path, offline=True) == (CONTENT, theirs)
+    ours = place(tmp_path, CONTENT)
+    assert obtain("toy", file, tmp_path, offline=True) == (CONTENT, ours)
+
+
+def test_a_published_archive_stays_packed(tmp_path: Path, bare_machine: Path) -> None:
+    packed = gzip.compress(CONTENT)
+    file = RawFile("toy.tar.gz", len(packed), sha256(packed).hexdigest(), url=URL)
+    path = place(tmp_path, packed).rename(tmp_path / "toy" / "toy.tar.gz")
+    assert obtain("toy", file, tmp_path, offline=True) == (packed, path)
 
 
 def test_a_relative_cache_variable_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,6 +196,11 @@ def test_a_fetched_file_is_cached_and_not_asked_for_again(bare_machine: Path) ->
     assert [entry.name for entry in path.parent.iterdir()] == ["toy.csv"]
 
 
+def test_a_gzip_is_unpacked(tmp_path: Path) -> None:
+    assert fetch(GZIPPED, tmp_path / "toy.csv", serving(gzip.compress(CONTENT))) == CONTENT
+    assert (tmp_path / "toy.csv").read_bytes() == CONTENT
+
+
 def test_a_zip_in_a_zip_is_unpacked(tmp_path: Path) -> None:
     body = zipped("inner.zip", zipped("toy.csv", CONTENT))
     assert fetch(ZIPPED, tmp_path / "toy.csv", serving(body)) == CONTENT
@@ -188,13 +212,29 @@ def test_a_zip_in_a_zip_is_unpacked(tmp_path: Path) -> None:
     [
         (TOY, CONTENT[:-1], "is not the published"),
         (TOY, CONTENT + b"x", "more than"),
+        (GZIPPED, b"<html>moved</html>", "gzip"),
+        (GZIPPED, gzip.compress(CONTENT)[:-9], "end"),
+        (GZIPPED, gzip.compress(bytes(2**20)), "more than"),
+        (GZIPPED, bytes(TOY.size + PACKED_SURPLUS + 1), "more than"),
         (ZIPPED, b"<html>moved</html>", "zip"),
         (ZIPPED, zipped("other.zip", b""), "inner.zip"),
         (ZIPPED, zipped("inner.zip", zipped("toy.csv", bytes(2**20))), "more than"),
         (ZIPPED, zipped("inner.zip", bytes(ARCHIVE_LIMIT + 1)), "more than"),
         (ZIPPED, bytes(ARCHIVE_LIMIT + 1), "more than"),
     ],
-    ids=["truncated", "longer", "page", "no member", "bomb", "inner bomb", "endless"],
+    ids=[
+        "truncated",
+        "longer",
+        "gz page",
+        "gz truncated",
+        "gz bomb",
+        "gz endless",
+        "page",
+        "no member",
+        "bomb",
+        "inner bomb",
+        "endless",
+    ],
 )
 def test_a_wrong_download_leaves_nothing_behind(tmp_path: Path, file: RawFile, body: bytes, complaint: str) -> None:
     target = tmp_path / "cache" / "toy.csv"
