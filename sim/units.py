@@ -17,3 +17,15 @@ def duration_text(seconds: float) -> str:
     if seconds < 7200:
         return f"{seconds / 60:.1f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
+
+
+LINK_UNITS = {
+    "up": "bit/s", "down": "bit/s", "rtt": "s", "jitter": "s", "loss": "per segment", "mss": "bytes a segment",
+    "header": "bytes a segment", "duty_cycle": "of the time", "price": "EUR/MB",
+}  # fmt: skip
+RADIO_UNITS = {"transmit": "W", "receive": "W", "idle": "W", "sleep": "W", "tail": "W", "tail_seconds": "s"}
+HARDWARE_UNITS = {
+    "cores": "", "clock": "Hz", "memory": "bytes", "slowdown": "x Pi 5", "training_flops": "FLOP/s",
+    "hpl_flops": "FLOP/s", "idle_power": "W", "active_power": "W",
+}  # fmt: skip
+"""The figures of a profile, in the order in which they are shown."""

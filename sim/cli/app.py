@@ -16,9 +16,12 @@ from sim.cli.attack import attack
 from sim.cli.broker import broker
 from sim.cli.doctor import doctor
 from sim.cli.plan import plan
+from sim.cli.report import report
+from sim.cli.reproduce import reproduce
 from sim.cli.server import server
 from sim.cli.show import datasets, hardware, links
 from sim.cli.simulate import EXAMPLES, simulate
+from sim.cli.sweep import compare, sweep
 
 # Typer carries its own copy of click from some version on: take the class it really raises.
 UsageError = cast(
@@ -34,7 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(epilog=EXAMPLES)(simulate)
-for command in (plan, attack, server, broker, datasets, links, hardware, doctor):
+for command in (plan, report, compare, sweep, reproduce, attack, server, broker, datasets, links, hardware, doctor):
     app.command()(command)
 
 

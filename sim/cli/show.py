@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.units import HARDWARE_UNITS, LINK_UNITS, RADIO_UNITS
+
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
@@ -52,9 +54,7 @@ def links(
     if json_:
         _print_json(map(_plain, chosen))
     elif name:
-        _detail(chosen[0], {"up": "bit/s", "down": "bit/s", "rtt": "s", "jitter": "s", "loss": "per segment",
-                            "mss": "bytes a segment", "header": "bytes a segment", "duty_cycle": "of the time",
-                            "price": "EUR/MB"})  # fmt: skip
+        _detail(chosen[0], LINK_UNITS)
         _radio_detail(chosen[0].radio)
     else:
         _table([
@@ -78,10 +78,7 @@ def hardware(
     if json_:
         _print_json(map(_plain, chosen))
     elif name:
-        _detail(chosen[0], {
-            "cores": "", "clock": "Hz", "memory": "bytes", "slowdown": "x Pi 5", "training_flops": "FLOP/s",
-            "hpl_flops": "FLOP/s", "idle_power": "W", "active_power": "W",
-        })  # fmt: skip
+        _detail(chosen[0], HARDWARE_UNITS)
     else:
         _table([
             {"name": one.name, "cores": one.cores or "-", "slowdown": one.slowdown or "-",
@@ -96,8 +93,7 @@ def _radio_detail(name: str | None) -> None:
     if name is None:
         print("radio: power unknown")
     else:
-        _detail(radio(name), {"transmit": "W", "receive": "W", "idle": "W", "sleep": "W", "tail": "W",
-                              "tail_seconds": "s"})  # fmt: skip
+        _detail(radio(name), RADIO_UNITS)
 
 
 def _figure(value: float | None) -> str:

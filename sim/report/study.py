@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from broker_server import results
+from broker_server.records import AttackRecord
 from broker_server.results import Point, RunRow
 from broker_server.store import StudyStore
 from edge_client.errors import EnvironmentFault, GcaError
+from sim.costs import Instant, instants
+from sim.energy import power
 from sim.hardware import Hardware, hardware
 from sim.links.profiles import LinkProfile, link
 from sim.summary import agreement, irregularities, judged, remarks_on, sound_curve
@@ -96,13 +99,14 @@ class ReportStudy:
     settings: Mapping[str, Any]
     link: LinkProfile | None
     board: Hardware | None
-    points: tuple[Point, ...]
+    instants: tuple[Instant, ...]
     evaluations: tuple[Evaluation, ...]
     rounds: Mapping[int, RoundTimes]
     fates: tuple[tuple[int, str, str], ...]
     traffic: tuple[Traffic, ...]
     crossings: tuple[Crossing, ...]
     stages: tuple[Stage, ...]
+    attacks: tuple[AttackRecord, ...]
     remarks: tuple[str, ...]
 
     @property
@@ -131,9 +135,11 @@ def read_study(directory: Path) -> ReportStudy:
         points = sound_curve(store, run)
         return ReportStudy(
             directory, run, text, settings, _known(link, settings.get("link")),
-            _known(hardware, settings.get("hardware")), tuple(points), _evaluations(store, run, points),
+            _known(hardware, settings.get("hardware")), _instants(store, run, points, settings),
+            _evaluations(store, run, points),
             {number: RoundTimes(*times) for number, *times in rounds}, _fates(store, run.run),
-            _traffic(store, run.run), _crossings(store, run.run), _stages(store, run), _remarks(store, run, points),
+            _traffic(store, run.run), _crossings(store, run.run), _stages(store, run),
+            tuple(results.attacks(store, run.run)), _remarks(store, run, points),
         )  # fmt: skip
 
 
@@ -160,6 +166,15 @@ def _known(lookup: Callable[[str], T], name: object) -> T | None:
         return lookup(name) if isinstance(name, str) else None
     except GcaError:
         return None
+
+
+def _instants(store: StudyStore, run: RunRow, points: list[Point], settings: Mapping[str, Any]) -> tuple[Instant, ...]:
+    """Return the points of the curve with what they had cost, in joules too where the link and the board are known."""
+    burns = _known(lambda name: power(name, str(settings.get("hardware", ""))), settings.get("link"))
+    devices = [device for (device,) in store.rows("SELECT DISTINCT device FROM stages WHERE run = ?", run.run)]
+    found = instants(store, run.run, dict.fromkeys(devices, burns) if burns else None)
+    sound = set(points)
+    return tuple(one for one in found if one.point in sound)
 
 
 def _evaluations(store: StudyStore, run: RunRow, points: Iterable[Point]) -> tuple[Evaluation, ...]:
@@ -189,8 +204,8 @@ def _traffic(store: StudyStore, run: int) -> tuple[Traffic, ...]:
 
 def _crossings(store: StudyStore, run: int) -> tuple[Crossing, ...]:
     rows = store.rows(
-        "SELECT round, direction, sum(stream_bytes), sum(wire_bytes + ack_bytes), sum(ack_bytes) FROM wire WHERE run = ? "
-        "GROUP BY round, direction ORDER BY round, direction",
+        "SELECT round, direction, sum(stream_bytes), sum(wire_bytes + ack_bytes), sum(ack_bytes) FROM wire "
+        "WHERE run = ? GROUP BY round, direction ORDER BY round, direction",
         run,
     )
     return tuple(Crossing(*row) for row in rows)

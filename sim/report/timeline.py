@@ -12,21 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.costs import BEFORE_EXCHANGE
+from sim.energy import ASIDE, WAITING
 from sim.links.profiles import downlink
 from sim.report.study import ReportStudy
 
-BEFORE_UPLOAD = frozenset({"initial", "recon"})
-"""Phases whose epochs precede their round's upload. Any other counts as after the broadcast, and so as paid for."""
-
-EVALUATION = "evaluate"
-"""The stage in which an emulated device judges its model; it happens inside the training before or after it."""
-BEFORE, EXCHANGE, AFTER = ("reconstruction",), ("upload", "wait"), ("alignment",)
-"""Stages in their order in a round; those that nobody knows come last."""
-STAGES = (*BEFORE, *EXCHANGE, *AFTER)
+BEFORE = ("reconstruction",)
+STAGES = (*BEFORE, *WAITING, "alignment", "adoption")
+"""Stages in their order in a round; those that nobody knows come last, as what a method does with its broadcast."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-
-Instant = tuple[int, str, int]
-"""(round, phase, epoch) of an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -75,25 +69,6 @@ def device_rounds(study: ReportStudy) -> list[DeviceRound]:
     return found
 
 
-def evaluated_at(study: ReportStudy, found: Iterable[DeviceRound]) -> dict[Instant, float]:
-    """Return when the last device had come to each evaluation; the epochs of a stage are taken as equally long."""
-    order = {(point.round, point.phase, point.epoch): place for place, point in enumerate(study.points)}
-    made: dict[tuple[int, str], list[Instant]] = defaultdict(list)
-    for one in study.evaluations:
-        made[one.round, one.device].append((one.round, one.phase, one.epoch))
-    latest: dict[Instant, float] = {}
-    for part in found:
-        instants = sorted(made[part.round, part.device], key=order.__getitem__)
-        for stages, wanted in ((part.before, True), (part.after, False)):
-            here = [instant for instant in instants if (instant[1] in BEFORE_UPLOAD) == wanted]
-            if not stages:  # such a stage took no time that the device told of
-                stages = (Interval("", part.stages[0].begin, part.stages[0].begin),) if wanted else part.stages[-1:]
-            begin, end = stages[0].begin, stages[-1].end
-            for step, instant in enumerate(here, start=1):
-                latest[instant] = max(latest.get(instant, 0.0), begin + (end - begin) * step / len(here))
-    return latest
-
-
 def quantiles(study: ReportStudy) -> list[tuple[str, tuple[float, ...], int]]:
     """Return (what, its seconds at QUANTILES, how many there were) for the rounds and for each stage in them."""
     seconds: dict[str, list[float]] = {"round": [one.published - one.opened for one in study.rounds.values()]}
@@ -104,17 +79,14 @@ def quantiles(study: ReportStudy) -> list[tuple[str, tuple[float, ...], int]]:
 
 def _in_order(spent: Mapping[str, float], share: float) -> tuple[list[tuple[str, float]], ...]:
     """Return the stages before, during and after the exchange; `share` of the evaluations was made before."""
-    judging = spent.get(EVALUATION, 0.0)
+    judging = spent.get(ASIDE, 0.0)
 
     def chosen(names: Iterable[str], judged: float) -> list[tuple[str, float]]:
         stages = [(name, spent[name]) for name in names if name in spent]
-        return [*stages, (EVALUATION, judged)] if judged > 0 else stages
+        return [*stages, (ASIDE, judged)] if judged > 0 else stages
 
-    unknown = sorted(spent.keys() - {*STAGES, EVALUATION})
-    return (
-        chosen(BEFORE, judging * share), chosen(EXCHANGE, 0.0),
-        [*chosen(AFTER, judging * (1 - share)), *((name, spent[name]) for name in unknown)],
-    )  # fmt: skip
+    after = sorted(spent.keys() - {*BEFORE, *WAITING, ASIDE}, key=_place)
+    return chosen(BEFORE, judging * share), chosen(WAITING, 0.0), chosen(after, judging * (1 - share))
 
 
 def _laid_out(begin: float, stages: Iterable[tuple[str, float]]) -> tuple[Interval, ...]:
@@ -127,7 +99,7 @@ def _laid_out(begin: float, stages: Iterable[tuple[str, float]]) -> tuple[Interv
 
 def _evaluations(study: ReportStudy) -> tuple[Counter[tuple[int, str]], Counter[tuple[int, str]]]:
     """Count each device's evaluations of a round before its upload, and after its broadcast."""
-    keys = [((one.round, one.device), one.phase in BEFORE_UPLOAD) for one in study.evaluations]
+    keys = [((one.round, one.device), one.phase in BEFORE_EXCHANGE) for one in study.evaluations]
     return Counter(key for key, early in keys if early), Counter(key for key, early in keys if not early)
 
 
@@ -143,5 +115,5 @@ def _arrivals(study: ReportStudy) -> dict[tuple[int, str], float]:
 
 
 def _place(stage: str) -> tuple[int, str]:
-    known = (*STAGES, EVALUATION)
+    known = (*STAGES, ASIDE)
     return (known.index(stage) if stage in known else len(known), stage)

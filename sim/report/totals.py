@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from broker_server.checkpoint import load_checkpoint
 from edge_client.errors import EnvironmentFault
+from sim.energy import Energy
 from sim.report.curve import CurvePoint, first_at
 from sim.report.study import ReportStudy
 
@@ -19,8 +20,9 @@ PARTS = (
 class Costs:
     """Totals of one study. Bytes over all devices and both directions, seconds on the run's clock.
 
-    `full_exchange`: payload of sending all `parameters` both ways for every upload that was called for. `targets`
-    holds (accuracy, where the curve first reached it or None). None: not known of this study.
+    `energy` is in joules, until the last evaluation. `full_exchange`: payload of sending all `parameters` both ways
+    for every upload that was called for. `targets` holds (accuracy, where the curve first reached it or None). None:
+    not known of this study.
     """
 
     peak: CurvePoint | None
@@ -29,6 +31,7 @@ class Costs:
     message: int
     wire: int | None
     seconds: float | None
+    energy: Energy | None
     parameters: int | None
     full_exchange: int | None
     targets: tuple[tuple[float, CurvePoint | None], ...]
@@ -41,7 +44,7 @@ def costs(study: ReportStudy, curve: Sequence[CurvePoint], targets: Sequence[flo
         next((one for one in curve if one.peak), None), curve[-1] if curve else None,
         sum(one.payload for one in study.traffic), sum(one.message for one in study.traffic),
         sum(one.wire for one in study.crossings) if study.crossings else None, study.run.seconds_clock,
-        parameters, None if parameters is None else 2 * FP32 * parameters * len(study.fates),
+        curve[-1].at.energy if curve else None, parameters, None if parameters is None else 2 * FP32 * parameters * len(study.fates),
         tuple((target, first_at(curve, target)) for target in targets),
     )  # fmt: skip
 

@@ -1,0 +1,109 @@
+"""The tables that come first: what each study reached, and what it cost."""
+
+from collections.abc import Sequence
+from html import escape
+
+from sim.energy import Energy
+from sim.report.curve import CurvePoint
+from sim.report.figure import Key
+from sim.report.page import cell, chip, none, paragraph, table
+from sim.report.study import ReportStudy
+from sim.report.totals import Costs
+from sim.units import bytes_text, duration_text
+
+Rows = Sequence[tuple[Key, ReportStudy, Costs]]
+
+
+def summary_table(rows: Rows) -> str:
+    """Return peak and final accuracy beside the totals."""
+    head = ["study", "peak accuracy", "final accuracy", "final AUROC", "on the wire", "messages", "payload",
+            "time on the clock"]  # fmt: skip
+    burnt = any(one.energy and one.energy.total is not None for *_, one in rows)
+    return table([*head, *(["energy"] if burnt else [])], [[
+        _study(key, study),
+        _accuracy(one.peak, _where(one.peak)),
+        _accuracy(one.final, f"round {one.final.point.round}" if one.final else ""),
+        cell(_share(one.final.point.auroc)) if one.final and one.final.point.auroc is not None else none("-"),
+        _bytes(one.wire, "not counted"),
+        _bytes(one.message),
+        _payload(one),
+        cell(duration_text(one.seconds)) if one.seconds is not None else none("not known"),
+        *([_energy(one.energy)] if burnt else []),
+    ] for key, study, one in rows])  # fmt: skip
+
+
+def targets_table(rows: Rows) -> str:
+    """Return what it took to first reach a few accuracies; "not reached" is an answer."""
+    aims = [target for target, _ in rows[0][2].targets]
+    if not any(one.peak for *_, one in rows):
+        return ""
+    head = ("to reach", *(f"{aim:.0%} accuracy" for aim in aims))
+    return table(head, [[_study(key, study, brief=True), *(_reached(found) for _, found in one.targets)]
+                        for key, study, one in rows])  # fmt: skip
+
+
+def attacks_table(rows: Rows) -> str:
+    """Return what attacks on the studies' devices found; empty where none was made."""
+    head = ("study", "attack", "device", "NTMSE", "excess cosine", "starts and steps")
+    found = [
+        [_study(key, study, brief=True),
+         cell(one.attack, f"the attacker also knows: {one.knows}" if one.knows else ""), cell(one.device),
+         _score(one.ntmse), _score(one.excess_cosine), cell(f"{one.starts} x {one.steps}")]
+        for key, study, _ in rows for one in study.attacks
+    ]  # fmt: skip
+    told = "Higher NTMSE and lower excess cosine mean that less leaked; both are ratios or differences without a unit."
+    return paragraph(told) + table(head, found) if found else ""
+
+
+def _score(value: float | None) -> str:
+    return none("-") if value is None else cell(f"{value:.3g}")
+
+
+def _study(key: Key, study: ReportStudy, *, brief: bool = False) -> str:
+    run = study.run
+    small = "" if brief else f"<small>{escape(f'{run.dataset}, {run.devices} devices, {run.rounds} rounds')}</small>"
+    return f"<span>{chip(key)} {escape(key.label)}</span>{small}"
+
+
+def _accuracy(one: CurvePoint | None, small: str) -> str:
+    if one is None or one.point.accuracy is None:
+        return none("-", "not evaluated")
+    return f"<b>{_share(one.point.accuracy)}</b><small>{escape(small)}</small>"
+
+
+def _where(one: CurvePoint | None) -> str:
+    if one is None:
+        return ""
+    where = f"round {one.point.round}, {one.point.phase} {one.point.epoch}"
+    return f"{where}, before any upload" if one.free else where
+
+
+def _reached(one: CurvePoint | None) -> str:
+    if one is None:
+        return none("not reached")
+    count = (one.at.message_bytes, "in messages") if one.wire is None else (one.wire, "on the wire")
+    after = "no upload yet" if one.free else f"round {one.point.round}"
+    return cell(f"{bytes_text(count[0])} {count[1]}", f"{duration_text(one.at.seconds)}, {after}")
+
+
+def _payload(one: Costs) -> str:
+    if not one.full_exchange or one.parameters is None:
+        return cell(bytes_text(one.payload))
+    full = bytes_text(one.full_exchange)
+    times = f"{one.full_exchange / one.payload:,.1f} times this" if one.payload else "this sent nothing"
+    return cell(bytes_text(one.payload), f"all {one.parameters:,} parameters: {full}, {times}")
+
+
+def _energy(one: Energy | None) -> str:
+    if one is None or one.total is None:
+        return none("not known")
+    least = "at least " if one.unknown else ""
+    return cell(f"{least}{one.total:,.3g} J", f"without {', '.join(one.unknown)}" if one.unknown else "")
+
+
+def _bytes(count: int | None, absent: str = "") -> str:
+    return none(absent) if count is None else cell(bytes_text(count))
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2%}"
