@@ -24,7 +24,9 @@ from edge_client.hyperparameters import Fraction, Hyperparameters, Positive, Pos
 DatasetName = Literal[
     "academic", "adult", "bank", "breast_cancer", "cifar10", "cifar10_jpeg", "credit", "fashion_mnist", "magic"
 ]
-Method = Literal["gca"]
+Method = Literal["gca", "fedavg", "fedprox", "fednova", "dp_fedavg", "single", "centralized"]
+LOCAL: Final = frozenset({"single", "centralized"})
+"""Methods without a network: each device trains alone, or one model trains on the records of all."""
 Algorithm = Literal["gmm", "kmeans", "soft_kmeans", "minibatch_kmeans"]
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -50,14 +52,15 @@ class Clustering(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """The server's fit of K clusters to a round's pooled codes (Algorithm 1, aggregation; appendix "Clustering").
 
     `covariance` and `regularisation` are the Gaussian mixture's, `temperature` soft K-means', `batch_size`
-    mini-batch K-means'. `initialisations` left out means the paper's tabular number: 1 for gmm, else 10.
+    mini-batch K-means'. These two and `initialisations`, left out, are the paper's for the kind of records: see
+    `sim.presets`.
     `warm_start` begins each round from the centroids of the round before.
     """
 
     algorithm: Algorithm = "gmm"
     components: Positive = 10
-    covariance: Literal["full", "diag"] = "full"
-    regularisation: Annotated[float, Meta(ge=0.0, le=1e9)] = 1e-6
+    covariance: Literal["full", "diag"] | None = None
+    regularisation: Annotated[float, Meta(ge=0.0, le=1e9)] | None = None
     initialisations: Positive | None = None
     max_iterations: Positive = 200
     tolerance: Annotated[float, Meta(ge=0.0, le=1e9)] = 1e-3
@@ -65,10 +68,13 @@ class Clustering(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     batch_size: Positive = 4096
     warm_start: bool = False
 
-    @property
-    def restarts(self) -> int:
-        """`initialisations` where given, else the paper's number for the algorithm."""
-        return self.initialisations or (1 if self.algorithm == "gmm" else 10)
+
+class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What `dp_fedavg` does on the server: it clips each device's whole update to this L2 norm ("off": not at all),
+    and adds noise of standard deviation `noise_multiplier` / C to the mean. No (epsilon, delta) is certified."""
+
+    clip_norm: PositiveReal | Literal["off"] = 1.0
+    noise_multiplier: Annotated[float, Meta(ge=0.0, le=1e9)] = 1.0
 
 
 class Participation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -119,6 +125,7 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     broker: BrokerUrl = "embedded"
     training: Hyperparameters = Hyperparameters()
     clustering: Clustering = Clustering()
+    privacy: Privacy = Privacy()
     participation: Participation = Participation()
     data: Data = Data()
     evaluation: Evaluation = Evaluation()
@@ -129,7 +136,12 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     @property
     def as_tasks(self) -> bool:
         """Whether the devices are tasks of one process."""
-        return self.isolation == "task" or (self.isolation is None and self.clock == "virtual")
+        return self.isolation == "task" or (self.isolation is None and (self.clock == "virtual" or self.is_local))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the method does without a network."""
+        return self.method in LOCAL
 
     @property
     def minimum_devices(self) -> int:
@@ -163,8 +175,25 @@ def load_study(path_or_name: str | Path, overrides: Mapping[str, object] | None 
             f"{sources}: participation.minimum_devices: {minimum} is more than the {study.devices} devices there are; "
             f'allowed: "all" or a whole number from 1 to {study.devices}'
         )
+    _check_method(study, lambda key: COMMAND_LINE if key in given else where)
     _check_isolation(study, lambda key: COMMAND_LINE if key in given else where)
     return study
+
+
+def _check_method(study: Study, where: Callable[[str], str]) -> None:
+    """Raise ConfigError for what the method cannot be combined with."""
+    if study.is_local:
+        for key, value, usual in (("broker", study.broker, "embedded"), ("compute", study.compute, "real")):
+            if value != usual:
+                raise ConfigError(
+                    f'{where(key)}: {key}: {_shown(value)} is nothing to method "{study.method}", which uses no '
+                    f'network; allowed: "{usual}"'
+                )
+    elif study.method != "gca" and study.training.init == "independent":
+        raise ConfigError(
+            f'{where("training.init")}: training.init: "independent" gives {study.method} no common model to begin '
+            'with; allowed: "shared"'
+        )
 
 
 def _check_isolation(study: Study, where: Callable[[str], str]) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 
 from edge_client.errors import ConfigError
 from edge_client.methods.gca import upload_size
+from sim.config import LOCAL
 
 FLOAT_BYTES = 4
 
@@ -28,21 +29,31 @@ def uploaded_codes(upload_fraction: float, samples: Sequence[int]) -> int:
 
 
 def payload_bytes(
-    method: str, *, devices: int, uploaded_codes: int, latent_dim: int, components: int, parameters: int
+    method: str,
+    *,
+    devices: int,
+    uploaded_codes: int,
+    latent_dim: int,
+    components: int,
+    parameters: int,
+    participants: int | None = None,
 ) -> tuple[int, int]:
-    """Return (up, down) in bytes per round, summed over all devices.
+    """Return (up, down) in bytes per round, summed over all devices, of which `participants` take part (None: all).
 
     gca: B_up = 4 U d_z and B_down = 4 C K (d_z + 1), the centroids and their supports, all K of them non-empty.
-    Parameter sharing: 4 C P each way. single: nothing. Raises ConfigError for a method without a per-round payload.
+    Parameter sharing: 4 C P each way; with m of C devices taking part 4 m P up and still 4 C P down, as each device
+    keeps up with the common model. single and centralized: nothing (that the records of all were brought together
+    before is in no round). Raises ConfigError for an unknown method.
     """
+    active = devices if participants is None else participants
     if method == "gca":
         return (
             FLOAT_BYTES * uploaded_codes * latent_dim,
-            FLOAT_BYTES * devices * components * (latent_dim + 1),
+            FLOAT_BYTES * active * components * (latent_dim + 1),
         )
     if method in PARAMETER_SHARING:
-        return FLOAT_BYTES * devices * parameters, FLOAT_BYTES * devices * parameters
-    if method == "single":
+        return FLOAT_BYTES * active * parameters, FLOAT_BYTES * devices * parameters
+    if method in LOCAL:
         return 0, 0
-    known = ", ".join(sorted({"gca", "single"} | PARAMETER_SHARING))
-    raise ConfigError(f"method {method!r} has no payload per round; choose one of {known}")
+    known = ", ".join(sorted({"gca"} | LOCAL | PARAMETER_SHARING))
+    raise ConfigError(f"method {method!r} is unknown; choose one of {known}")

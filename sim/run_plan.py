@@ -1,29 +1,59 @@
-"""From a study's configuration to what the server runs: the plan and the server half of the method."""
+"""From a study's configuration to what is run: the plan, the server half of the method, a round's local work."""
 
+import math
 import os
 
-from broker_server.clustering import ClusteringSpec
+from broker_server.methods.base import ServerMethod
+from broker_server.methods.dp_fedavg import DpFedAvgServer
+from broker_server.methods.fedavg import FedAvgServer
+from broker_server.methods.fednova import FedNovaServer
+from broker_server.methods.fedprox import FedProxServer
 from broker_server.methods.gca import GcaServer
 from broker_server.plan import RunPlan
+from edge_client.errors import ConfigError
+from edge_client.methods.base import Epochs
+from edge_client.methods.registry import method
+from edge_client.methods.single import Single
 from sim.config import Study
+from sim.presets import clustering_spec
 
 
 def run_plan(study: Study, name: str) -> RunPlan:
-    """Return the plan of one run under this name; each call is an incarnation of its own."""
+    """Return the plan of one run under this name; each call is an incarnation of its own.
+
+    A model on pooled records is one device, whose name says so.
+    """
     return RunPlan(
         run=name, incarnation=os.urandom(4).hex(), method=study.method, seed=study.seed, rounds=study.rounds,
-        hyper=study.training, participation=study.participation.fraction, devices=study.devices,
+        hyper=study.training, participation=study.participation.fraction,
+        devices=1 if study.method == "centralized" else study.devices,
         minimum_devices=study.minimum_devices,
         patience_s=study.participation.wait_seconds, deadline_s=study.participation.deadline,
     )  # fmt: skip
 
 
-def server_method(study: Study) -> GcaServer:
-    """Return the server half of the study's method."""
-    chosen = study.clustering
-    spec = ClusteringSpec(
-        chosen.algorithm, chosen.components, covariance=chosen.covariance, regularisation=chosen.regularisation,
-        initialisations=chosen.restarts, max_iterations=chosen.max_iterations, tolerance=chosen.tolerance,
-        temperature=chosen.temperature, batch_size=chosen.batch_size,
-    )  # fmt: skip
-    return GcaServer(study.training.latent_dim, study.training.upload_fraction, spec, study.seed, chosen.warm_start)
+def server_method(study: Study) -> ServerMethod:
+    """Return the server half of the study's method; raises `ConfigError` for one that has none."""
+    hyper, seed = study.training, study.seed
+    match study.method:
+        case "gca":
+            warm = study.clustering.warm_start
+            return GcaServer(hyper.latent_dim, hyper.upload_fraction, clustering_spec(study), seed, warm)
+        case "fedavg":
+            return FedAvgServer(hyper, seed)
+        case "fedprox":
+            return FedProxServer(hyper, seed)
+        case "fednova":
+            return FedNovaServer(hyper, seed)
+        case "dp_fedavg":
+            clip = study.privacy.clip_norm
+            norm = math.inf if clip == "off" else clip
+            return DpFedAvgServer(hyper, seed, clip_norm=norm, noise_multiplier=study.privacy.noise_multiplier)
+    raise ConfigError(f"method: {study.method!r} has no server; run it with `gca simulate`")
+
+
+def local_work(study: Study) -> Epochs:
+    """Return the local epochs of a round."""
+    if study.is_local:
+        return Single().epochs(study.training)
+    return method(study.method).epochs(study.training)

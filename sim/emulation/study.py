@@ -21,6 +21,7 @@ from sim.fleet.federation import run as run_as_tasks
 from sim.fleet.loop import VirtualLoop
 from sim.hardware import hardware
 from sim.links.profiles import link
+from sim.local import run as run_alone
 from sim.run_plan import run_plan
 from sim.studies import make_directory, run_name
 
@@ -37,7 +38,7 @@ def run_study(study: Study, directory: Path, display: Display, data_dir: Path | 
     link(study.link)
     flops = hardware(study.hardware).training_flops
     check_machine(study)
-    dataset = load(study.dataset, data_dir)
+    dataset = load(study.dataset, data_dir, seed=study.seed)
     make_directory(directory)
     shards, test = write_shards(study, dataset, directory / "shards")
     (directory / "study.toml").write_text(dump(study))
@@ -46,13 +47,13 @@ def run_study(study: Study, directory: Path, display: Display, data_dir: Path | 
     if study.clock == "virtual":  # where nothing may depend on chance, the name of the incarnation may not either
         plan = replace(plan, incarnation=f"{digest(study.seed, 'incarnation', size=4):08x}")
     with StudyStore.create(directory) as store:
-        number = store.begin_run(plan, study.devices, study.dataset)
+        number = store.begin_run(plan, plan.devices, study.dataset)
         journal = Journal(store, number, display)
         began = time.monotonic()
         federation = Federation(study, plan, shards, test, directory, broker, flops, order)
         finished = Finished(Outcome(False, 0, 0.0, "interrupted"), None)
         try:
-            with asyncio.Runner(loop_factory=VirtualLoop if study.clock == "virtual" else None) as loop:
+            with asyncio.Runner(loop_factory=VirtualLoop if study.clock == "virtual" and not study.is_local else None) as loop:
                 finished = loop.run(_until_told_to_stop(federation, journal))
         except GcaError as error:
             finished = Finished(Outcome(False, 0, time.monotonic() - began, str(error)), None)
@@ -71,4 +72,6 @@ async def _until_told_to_stop(federation: Federation, journal: Journal) -> Finis
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await (run_as_tasks if federation.study.as_tasks else run)(federation, journal)
+    study = federation.study
+    chosen = run_alone if study.is_local else run_as_tasks if study.as_tasks else run
+    return await chosen(federation, journal)

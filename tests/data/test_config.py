@@ -23,6 +23,7 @@ from sim.config import (
 )
 from sim.data.image_sources import IMAGE_SOURCES
 from sim.data.sources import SOURCES
+from sim.presets import clustering_spec
 
 # C, K*, rho of the paper's section "Experimental setup"
 PAPER = {
@@ -87,10 +88,12 @@ def test_defaults_and_overrides(tmp_path: Path) -> None:
 
 
 def test_restarts_follow_the_algorithm() -> None:
-    study = load_study("paper/magic", {"clustering.algorithm": "kmeans"})
-    assert study.clustering.restarts == 10
-    assert Clustering().restarts == 1
-    assert Clustering(algorithm="kmeans", initialisations=3).restarts == 3
+    def restarts(**chosen: object) -> int:
+        return clustering_spec(Study(dataset="magic", clustering=Clustering(**chosen))).initialisations  # type: ignore[arg-type]
+
+    assert clustering_spec(load_study("paper/magic", {"clustering.algorithm": "kmeans"})).initialisations == 10
+    assert restarts() == 1
+    assert restarts(algorithm="kmeans", initialisations=3) == 3
 
 
 @pytest.mark.parametrize(

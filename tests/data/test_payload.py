@@ -57,7 +57,7 @@ def test_bytes_worked_out_by_hand() -> None:
     assert published_payload("magic", "fedavg", 80) == (1_521_480, 1_521_480)
     # CIFAR-10, K = 10: 500 codes of 1,024 floats.
     assert published_payload("cifar10", "gca", 10) == (2_048_000, 820_000)
-    assert published_payload("cifar10", "single", 10) == (0, 0)
+    assert published_payload("cifar10", "single", 10) == published_payload("cifar10", "centralized", 10) == (0, 0)
 
 
 @pytest.mark.parametrize("dataset", INPUTS)
@@ -102,6 +102,13 @@ def test_table_12_from_our_own_loaders(real: Callable[[str], Dataset], dataset: 
             assert mib(sum(published_payload(dataset, "gca", int(row["k"]), codes))) == row["total_mib_per_round"]
 
 
-def test_a_method_without_rounds_of_exchange_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'centralized' has no payload per round; choose one of dp_fedavg"):
-        published_payload("magic", "centralized", 10)
+def test_half_the_devices_send_parameters_but_all_of_them_keep_up() -> None:
+    """C = 10, m = 5, P = 7: 5 * 7 * 4 = 140 bytes up, 10 * 7 * 4 = 280 down. Centroids go to who takes part."""
+    counts = {"devices": 10, "participants": 5, "uploaded_codes": 3, "latent_dim": 2, "components": 4, "parameters": 7}
+    assert payload_bytes("fednova", **counts) == (140, 280)
+    assert payload_bytes("gca", **counts) == (3 * 2 * 4, 5 * 4 * 3 * 4)
+
+
+def test_an_unknown_method_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'fedsgd' is unknown; choose one of centralized, dp_fedavg"):
+        published_payload("magic", "fedsgd", 10)

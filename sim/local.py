@@ -1,0 +1,129 @@
+"""`single` and `centralized`: training without a network, in threads of this process, written down like any study.
+
+`single`: each device trains on its own records. `centralized`: one model, named "pooled", trains on the records of
+all. There are rounds, so that curves compare, but no uploads and no bytes: the ledgers hold nothing. That the pooled
+records had to be brought together is counted nowhere. A round lasts as long as on the study's board, all devices
+beside each other, or where no board is emulated as long as it takes here.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+
+from broker_server.records import Outcome, RoundRecord
+from edge_client.errors import GcaError
+from edge_client.evaluation import Evaluator
+from edge_client.methods.context import LocalContext
+from edge_client.methods.single import Single
+from edge_client.model.choice import trainer_for
+from edge_client.model.trainer import ModelState
+from edge_client.protocol.messages import Evaluation, Phase, Telemetry
+from edge_client.records import Records, load_records
+from sim.emulation.federation import Federation, Finished
+from sim.emulation.journal import Journal
+from sim.emulation.models import save_model, state_sha256
+from sim.fleet.compute import cores
+
+POOLED = "pooled"
+METHOD = Single()
+
+
+async def run(federation: Federation, journal: Journal) -> Finished:
+    """Run all rounds and return how it ended; raises `GcaError` when training fails.
+
+    The results do not depend on the number of threads: each trainee's work is its own.
+    """
+    torch.set_num_threads(1)  # a sum must not depend on how many cores this machine has
+    plan, clock = federation.plan, 0.0
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(cores()) as pool:
+        loop = asyncio.get_running_loop()
+        trainees = [_Trainee(federation, name, records) for name, records in _records(federation)]
+        for round in range(1, plan.rounds + 1):
+            journal.opened(round, len(trainees))
+            began = time.monotonic()
+            told = await asyncio.gather(*(loop.run_in_executor(pool, one.round, round) for one in trainees))
+            board = max(one.board_seconds for one in trainees)
+            opened, clock = clock, clock + (board or time.monotonic() - began)
+            for telemetry in told:
+                journal.observe(telemetry)
+            journal.record(RoundRecord(round, opened, clock, clock, None, (), (), (), (), {}, {}))
+    return Finished(Outcome(True, plan.rounds, clock), state_sha256([one.save() for one in trainees]))
+
+
+def _records(federation: Federation) -> Iterator[tuple[str, Records]]:
+    """Yield who trains on what, in the order of names; all are judged on the one test set."""
+    first = load_records(federation.shards[0].path, federation.test)
+    shards = [(shard.device, load_records(shard.path).samples) for shard in federation.shards]
+    if federation.study.method == "centralized":
+        shards = [(POOLED, np.concatenate([samples for _, samples in shards]))]
+    for name, samples in shards:
+        yield name, replace(first, samples=samples)
+
+
+@dataclass
+class _Notes:
+    """What is noted of one round for its telemetry."""
+
+    evaluations: list[Evaluation] = field(default_factory=list)
+    evaluating_s: float = 0.0
+
+
+class _Trainee:
+    """One model in training and the records it learns."""
+
+    def __init__(self, federation: Federation, name: str, records: Records) -> None:
+        self._federation, self.name, self._records = federation, name, records
+        hyper = federation.plan.hyper
+        self._trainer = trainer_for(hyper, records.samples.shape[1])
+        self._evaluator = Evaluator(records, self._trainer, hyper.threshold_quantile)
+        self._state: ModelState = METHOD.initial(self._context(0, _Notes()))
+
+    @property
+    def board_seconds(self) -> float:
+        """Seconds of a round on the emulated board; 0 where none is emulated."""
+        if self._federation.flops_per_s is None:
+            return 0.0
+        epochs = METHOD.epochs(self._federation.plan.hyper).recon
+        return epochs * self._trainer.flops * len(self._records.samples) / self._federation.flops_per_s
+
+    def round(self, round: int) -> Telemetry:
+        """Train for one round and return what there is to tell of it."""
+        notes, began = _Notes(), time.monotonic()
+        try:
+            self._state = METHOD.round(self._state, self._context(round, notes))
+        except Exception as error:
+            raise GcaError(f"{self.name} failed in round {round}: {type(error).__name__}: {error}") from error
+        trained = self.board_seconds or time.monotonic() - began - notes.evaluating_s
+        return Telemetry(
+            run=self._federation.plan.name, round=round, device=self.name, seq=round, outcome="completed",
+            spent_s={"reconstruction": trained, "evaluate": notes.evaluating_s}, tallies=(),
+            evaluations=tuple(notes.evaluations), ignored={},
+            state_sha256=sha256(self._state.parameters.tobytes()).hexdigest(),
+        )  # fmt: skip
+
+    def save(self) -> Path:
+        """Write the final model and return where it lies."""
+        path = self._federation.directory / "models" / f"{self.name}.safetensors"
+        save_model(path, self._state, self.name, self._federation.plan.run)
+        return path
+
+    def _context(self, round: int, notes: _Notes) -> LocalContext:
+        plan, every = self._federation.plan, self._federation.study.evaluation.every
+
+        def observe(phase: Phase, epoch: int, state: ModelState, loss: float) -> None:
+            began = time.monotonic()
+            notes.evaluations.append(self._evaluator.evaluate(phase, epoch, state, loss))
+            notes.evaluating_s += time.monotonic() - began
+
+        return LocalContext(
+            hyper=plan.hyper, trainer=self._trainer, samples=self._records.samples, seed=plan.seed, device=self.name,
+            round=round, observe=observe, each_epoch=every == "epoch",
+        )  # fmt: skip
