@@ -18,6 +18,8 @@ from edge_client.cohort import draw
 from edge_client.errors import ConfigError
 from edge_client.methods.gca import upload_size
 from edge_client.model.autoencoder import Architecture
+from edge_client.model.choice import architecture_for
+from edge_client.model.convolutional import ConvolutionalArchitecture
 from edge_client.protocol import topics
 from edge_client.protocol.chunks import split
 from edge_client.protocol.codec import Arrays, encode, encode_arrays
@@ -41,6 +43,8 @@ TYPICAL_ROUND, TYPICAL_SEQ = 50, 1000
 PUBACK = 4
 SLOW_S = 3600.0
 """A round longer than this is worth a warning."""
+
+Model = Architecture | ConvolutionalArchitecture
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ class _Traffic:
 def plan_study(study: Study, dataset: Dataset) -> StudyPlan:
     """Return what a round of this study costs; raises `ConfigError` if a device would have nothing to upload."""
     profile, hyper = link(study.link), study.training
-    architecture = Architecture(dataset.input_dim, hyper.hidden, hyper.latent_dim)
+    architecture = architecture_for(hyper, dataset.input_dim)
     shards = _shards(study, dataset)
     cohort, chosen = draw(shards, max(1, floor(study.participation.fraction * len(shards) + 1e-9)), study.seed, 1)
     uploaded = uploaded_codes(hyper.upload_fraction, [shards[device] for device in chosen])
@@ -244,21 +248,19 @@ def _transfer_s(messages: list[_Message], spec: LinkSpec) -> float:
     return arrive
 
 
-def _training_s(study: Study, architecture: Architecture, samples: int, participants: int) -> float:
-    """Seconds of both local phases of the largest device: 2 operations per weight and record forward, 4 backward."""
+def _training_s(study: Study, architecture: Model, samples: int, participants: int) -> float:
+    """Seconds of both local phases of the largest device."""
     hyper = study.training
-    flops = 6.0 * samples * (
-        hyper.recon_epochs * architecture.parameters + hyper.align_epochs * architecture.encoder_parameters
-    )  # fmt: skip
+    flops = samples * (hyper.recon_epochs * architecture.flops + hyper.align_epochs * architecture.encoder_flops)
     board = hardware(study.hardware).training_flops
     return _on_this_machine(flops, participants) if board is None else flops / board
 
 
-def _evaluation_s(study: Study, architecture: Architecture, records: int, participants: int) -> float:
+def _evaluation_s(study: Study, architecture: Model, records: int, participants: int) -> float:
     """Seconds of a round's evaluations of one device, each a pass forward over its records and the test set."""
     epochs = (study.training.recon_epochs, study.training.align_epochs)
     times = sum(epochs) if study.evaluation.every == "epoch" else sum(1 for each in epochs if each)
-    return _on_this_machine(2.0 * architecture.parameters * records * times, participants)
+    return _on_this_machine(architecture.flops / 3 * records * times, participants)
 
 
 def _on_this_machine(flops: float, participants: int) -> float:

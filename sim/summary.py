@@ -11,7 +11,7 @@ from rich.table import Table
 from broker_server import results
 from broker_server.results import Bytes, Point, RunRow
 from broker_server.store import StudyStore
-from edge_client.model.autoencoder import Architecture
+from edge_client.model.choice import architecture_for
 from sim.config import Study
 from sim.progress import printable
 from sim.units import bytes_text, duration_text
@@ -133,7 +133,7 @@ def _costs(store: StudyStore, run: int, study: Study, input_dim: int, uploads: i
     Payload of full-parameter exchange: 4 P each way for each of the `uploads` that were called for, that is 4 C P a
     round when all C devices take part.
     """
-    parameters = Architecture(input_dim, study.training.hidden, study.training.latent_dim).parameters
+    parameters = architecture_for(study.training, input_dim).parameters
     exchanged = Bytes(FP32 * parameters * uploads, FP32 * parameters * uploads)
     payload = results.application_bytes(store, run, "payload_bytes")
     table = _table(console, "Bytes over all devices and rounds (1 kB = 1000 B)")

@@ -69,6 +69,16 @@ class Architecture:
         """Length of the leading block that holds the encoder."""
         return _count(self.widths[: self.latent_layer + 2])
 
+    @property
+    def flops(self) -> float:
+        """Arithmetic of one reconstruction step per record: 2 operations per weight forward, 4 backward."""
+        return 6.0 * self.parameters
+
+    @property
+    def encoder_flops(self) -> float:
+        """Arithmetic of one alignment step per record, forward and backward."""
+        return 6.0 * self.encoder_parameters
+
     def layers(self, flat: FloatArray) -> Layers:
         """Cut a flat vector into named views; writing to a view writes to `flat`.
 

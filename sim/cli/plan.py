@@ -40,7 +40,7 @@ def plan(
     overrides |= {"devices": devices, "rounds": rounds, "seed": seed, "method": method, "dataset": dataset,
                   "link": link, "hardware": hardware, "broker": broker}  # fmt: skip
     study = load_study(config, overrides)
-    planned = plan_study(study, load(study.dataset, data_dir))
+    planned = plan_study(study, load(study.dataset, data_dir, seed=study.seed))
     if json_:
         print(json.dumps(_json(study, planned)))
     else:
