@@ -1,0 +1,330 @@
+"""The network in memory: its lanes against the real proxy's, its packets against the real client's and broker's."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker_server.broker.tcp import TcpBroker
+from edge_client.clock import RealClock
+from edge_client.errors import ConnectionLost
+from edge_client.transport.base import Connect, Incoming, Settings, Transport, Will
+from edge_client.transport.mqtt import Endpoint, connector
+from sim.fleet.lane import Lane
+from sim.fleet.loop import Blocked, VirtualLoop
+from sim.fleet.network import Network
+from sim.links.lane import Flow
+from sim.links.lane import Lane as ByteLane
+from sim.links.link import JitterKey, LinkSpec
+from sim.links.profiles import LinkProfile, parse_link
+from sim.links.proxy import LinkCounters, ShapingProxy
+
+T = TypeVar("T")
+Ends = tuple[Connect, Connect, Callable[[], LinkCounters]]
+Stack = AbstractAsyncContextManager[Ends]
+FAST = parse_link("10mbit/10mbit/2ms")
+
+
+def virtually(main: Coroutine[Any, Any, T]) -> T:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def next_message(transport: Transport) -> Incoming:
+    async for message in transport.messages():
+        transport.acknowledge(message)
+        return message
+    raise AssertionError("messages() ended")
+
+
+# ---- one direction -----------------------------------------------------------------------------------------------
+
+
+class Arrivals:
+    """Takes messages from either kind of lane and notes when the last byte of each has come."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.sizes: list[int] = []
+        self._got = 0
+
+    def deliver(self, packet: object, size: int) -> None:
+        self.times.append(now())
+
+    def write(self, data: bytes) -> None:
+        self._got += len(data)
+        while len(self.times) < len(self.sizes) and self._got >= sum(self.sizes[: len(self.times) + 1]):
+            self.times.append(now())
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def finish(self, ending: object) -> None: ...
+
+
+SIZES = st.one_of(st.integers(2, 200), st.sampled_from([1447, 1448, 1449, 2896]), st.integers(1, 40_000))
+SENDINGS = st.lists(st.tuples(st.sampled_from([0.0, 0.0, 0.001, 0.02, 0.5, 7.0]), SIZES), min_size=1, max_size=12)
+OUTAGES = st.sampled_from([(), ((0.5, 2.0), (3.0, 3.5))])
+LANES = st.one_of(
+    st.builds(
+        LinkSpec,
+        rate=st.sampled_from([26_000.0, 256_000.0, 10e6]),
+        delay=st.sampled_from([0.0, 0.05, 0.8]),
+        jitter=st.sampled_from([0.0, 0.3]),
+        outages=OUTAGES,
+    ),
+    # The proxy cuts an unshaped link's bytes into 45 segments at a time, which jitter would tell from one.
+    st.builds(LinkSpec, rate=st.none(), delay=st.sampled_from([0.0, 0.8]), outages=OUTAGES),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(LANES, SENDINGS)
+def test_messages_arrive_when_the_proxys_lane_brings_their_last_byte(
+    spec: LinkSpec, sendings: list[tuple[float, int]]
+) -> None:
+    """The proxy's own lane, which cuts real bytes into segments, runs beside ours in the same virtual time."""
+
+    async def main() -> None:
+        loop, key = asyncio.get_running_loop(), JitterKey(7, "jitter-up", "a")
+        ours, theirs = Arrivals(), Arrivals()
+        lane, byte_lane = Lane(spec, key, loop, 0.0), ByteLane(spec, key, loop.time)
+        flow = Flow(byte_lane, theirs, theirs)
+        for wait, size in sendings:
+            if wait:
+                await asyncio.sleep(wait)
+            theirs.sizes.append(size)
+            lane.send(ours, None, size)
+            byte_lane.feed(flow, bytes(size))
+        await asyncio.sleep(100_000)
+        assert ours.times == pytest.approx(theirs.times, abs=3e-6, rel=0)
+        assert (lane.stream_bytes, lane.wire_bytes, lane.segments) == (
+            byte_lane.stream_bytes, byte_lane.wire_bytes, byte_lane.segments,
+        )  # fmt: skip
+
+    virtually(main())
+
+
+def test_a_chunk_on_a_slow_link_by_hand() -> None:
+    """65,000 B at 1 Mbit/s and 50 ms: 45 segments of 52 B header are 67,340 B, so 538.72 ms and the delay.
+
+    An acknowledgement of 4 B given 1 ms later travels in the last segment, which grows to 65,004 - 44 x 1448 B.
+    """
+
+    async def main() -> tuple[list[float], Lane]:
+        lane, there = Lane(LinkSpec(1e6, 0.05), JitterKey(), asyncio.get_running_loop(), 0.0), Arrivals()
+        lane.send(there, None, 65_000)
+        await asyncio.sleep(0.001)
+        lane.send(there, None, 4)
+        await asyncio.sleep(10)
+        return there.times, lane
+
+    times, lane = virtually(main())
+    assert times == pytest.approx([(65_004 + 45 * 52) * 8 / 1e6 + 0.05] * 2, abs=1e-9)
+    assert (lane.stream_bytes, lane.wire_bytes, lane.segments) == (65_004, 65_004 + 45 * 52, 45)
+
+
+def test_what_has_not_started_is_forgotten_with_its_receiver() -> None:
+    async def main() -> tuple[int, int, int]:
+        lane, gone, other = Lane(LinkSpec(8000.0), JitterKey(), asyncio.get_running_loop(), 0.0), Arrivals(), Arrivals()
+        lane.send(gone, None, 100)  # starts at once
+        lane.send(gone, None, 100)
+        lane.send(gone, None, 0)
+        lane.send(other, None, 0)
+        lane.send(other, None, 60)
+        lane.drop(gone)
+        await asyncio.sleep(100)
+        return len(gone.times), len(other.times), lane.stream_bytes
+
+    assert virtually(main()) == (1, 2, 160)
+
+
+# ---- a connection ------------------------------------------------------------------------------------------------
+
+
+def test_a_connection_costs_what_its_packets_weigh() -> None:
+    """By hand, MQTT 3.1.1 packets on an idle link with 52 B header per segment, one direction each.
+
+    Up: CONNECT 2 + 10 + (2 + 1) = 15; SUBSCRIBE 2 + 2 + (2 + 3 + 1) = 10; PUBLISH QoS 1 of 100 B on "t/x":
+    2 + 2 + 3 + 2 + 100 = 109; PUBACK 4 for its own message; DISCONNECT 2.
+    Down: CONNACK 4, SUBACK 5, PUBACK 4, PUBLISH 109.
+    """
+
+    async def main() -> LinkCounters:
+        network = Network({"a": parse_link("1mbit/1mbit/40ms")}, seed=1)
+        async with network.behind("a")(Settings("a", keepalive=60)) as transport:
+            await transport.subscribe("t/x")
+            await transport.publish("t/x", bytes(100))
+            message = await next_message(transport)
+            assert (message.topic, message.payload, message.retained) == ("t/x", bytes(100), False)
+        await asyncio.sleep(1)
+        return network.counters()["a"]
+
+    counters = virtually(main())
+    assert counters.connections == 1
+    assert (counters.up.stream_bytes, counters.down.stream_bytes) == (15 + 10 + 109 + 4 + 2, 4 + 5 + 4 + 109)
+    # PUBACK and DISCONNECT leave together, as do PUBACK and PUBLISH on the way down: each pair is one segment...
+    # unless the first has left before the second comes, which it has: the link is idle, so it starts at once.
+    assert counters.up.segments == 5
+    assert counters.up.wire_bytes == counters.up.stream_bytes + 52 * counters.up.segments
+
+
+def test_round_trips_take_what_the_link_takes() -> None:
+    """CONNECT 15 + 52 B up and CONNACK 4 + 52 B down at 80 kbit/s and 200 ms: 6.7 + 100 + 5.6 + 100 ms."""
+
+    async def main() -> float:
+        network = Network({"a": parse_link("80kbit/80kbit/200ms")}, seed=1)
+        async with network.behind("a")(Settings("a")):
+            return now()
+
+    assert virtually(main()) == pytest.approx(0.0067 + 0.1 + 0.0056 + 0.1)
+
+
+def test_a_cut_connection_publishes_its_will_and_every_call_says_so() -> None:
+    async def main() -> Incoming:
+        network = Network({"a": FAST}, seed=1)
+        async with network.beside(Settings("server", persistent=True)) as server:
+            await server.subscribe("will/#")
+            async with network.behind("a")(Settings("a", Will("will/a", b"gone"))) as transport:
+                publishing = asyncio.create_task(transport.publish("t", bytes(50_000)))
+                await asyncio.sleep(0.01)
+                network.cut("a")
+                with pytest.raises(ConnectionLost, match="cut"):
+                    await publishing
+                with pytest.raises(ConnectionLost, match="cut"):
+                    await next_message(transport)
+                with pytest.raises(ConnectionLost, match="cut"):
+                    await transport.subscribe("x")
+            return await next_message(server)
+
+    assert virtually(main()).payload == b"gone"
+
+
+def test_a_goodbye_leaves_no_will_and_a_persistent_session_keeps_its_messages() -> None:
+    async def main() -> list[bytes]:
+        network = Network({"a": FAST}, seed=1)
+        server = Settings("server", persistent=True)
+        async with network.beside(server) as transport:
+            await transport.subscribe("#")
+        async with network.behind("a")(Settings("a", Will("will/a", b"gone"))) as transport:
+            await transport.publish("t", b"while you were away")
+        await asyncio.sleep(1)
+        async with network.beside(server) as transport:
+            await transport.publish("end", b"end")
+            return [(await next_message(transport)).payload for _ in range(2)]
+
+    assert virtually(main()) == [b"while you were away", b"end"]
+
+
+def test_an_idle_client_pings_once_per_keepalive_and_holds_no_blocked_simulation_up() -> None:
+    """Three PINGREQ and PINGRESP of 2 B each in 200 s of silence at a keepalive of 60 s."""
+
+    async def main() -> LinkCounters:
+        network = Network({"a": FAST}, seed=1)
+        async with network.behind("a")(Settings("a", keepalive=60)) as transport:
+            before = network.counters()["a"]
+            await asyncio.sleep(200)
+            after = network.counters()["a"]
+            assert after.up.stream_bytes - before.up.stream_bytes == 6
+            assert after.down.stream_bytes - before.down.stream_bytes == 6
+            await next_message(transport)
+        raise AssertionError("nobody ever writes")
+
+    with pytest.raises(Blocked, match=r"blocked at 200\."):
+        virtually(main())
+
+
+def test_a_long_outage_ends_the_connection_on_both_sides() -> None:
+    """Silent from 10 s on, the client asks at 60 s and gives up at 120 s; the broker knows at 90 s."""
+    profile = LinkProfile(name="out", up=1e6, down=1e6, rtt=0.01, outages=((10.0, 1000.0),))
+
+    async def main() -> tuple[float, float]:
+        network = Network({"a": profile}, seed=1)
+        async with network.beside(Settings("server")) as server:
+            await server.subscribe("will/a")
+            noticed = asyncio.create_task(_noticed(server))
+            async with network.behind("a")(Settings("a", Will("will/a", b""), keepalive=60)) as transport:
+                waiting = asyncio.create_task(asyncio.sleep(300))  # something else that happens
+                with pytest.raises(ConnectionLost, match="keepalive"):
+                    await next_message(transport)
+                lost = now()
+                await waiting
+                return await noticed, lost
+
+    async def _noticed(server: Transport) -> float:
+        await next_message(server)
+        return now()
+
+    broker, client = virtually(main())
+    assert broker == pytest.approx(90, abs=0.1)
+    assert client == pytest.approx(120, abs=0.1)
+
+
+# ---- against the real stack --------------------------------------------------------------------------------------
+
+
+async def conversation(device: Connect, server: Connect, pause: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """A small run's worth of packets: two connections, both directions, QoS 0 and 1, a chunk and small messages."""
+    async with server(Settings("server", persistent=True)) as there:
+        await there.subscribe("up/+", "pres/+")
+        for life in range(2):
+            will = Will("pres/a", b"lost" * 10)
+            async with device(Settings(f"a-{life}", will, keepalive=60)) as here:
+                await asyncio.gather(here.subscribe("down/a", "round"), here.publish("pres/a", b"online", retain=True))
+                assert (await next_message(there)).payload == b"online"
+                await here.publish("up/a", bytes(30_000))
+                assert len((await next_message(there)).payload) == 30_000
+                await here.publish("up/telemetry", bytes(300), qos=0)
+                await next_message(there)
+                await there.publish("round", bytes(180), retain=True)
+                await there.publish("down/a", bytes(5_000))
+                for _ in range(2 + life):  # the second life also gets the retained one
+                    await next_message(here)
+                await here.unsubscribe("round")
+                await pause()
+        await pause()
+
+
+@asynccontextmanager
+async def real_stack(profile: LinkProfile) -> AsyncIterator[Ends]:
+    async with TcpBroker() as broker:
+        proxy = ShapingProxy(profile, "127.0.0.1", broker.port, clock=RealClock(), seed=1, device="a")
+        port = await proxy.start()
+        yield connector(Endpoint("127.0.0.1", port)), connector(Endpoint("127.0.0.1", broker.port)), proxy.counters
+        await proxy.close()
+
+
+@asynccontextmanager
+async def in_memory(profile: LinkProfile) -> AsyncIterator[Ends]:
+    network = Network({"a": profile}, seed=1)
+    yield network.behind("a"), network.beside, lambda: network.counters()["a"]
+
+
+async def counted(
+    stack: AbstractAsyncContextManager[tuple[Connect, Connect, Callable[[], LinkCounters]]],
+) -> LinkCounters:
+    async with stack as (device, server, counters):
+        await conversation(device, server, lambda: asyncio.sleep(0.3))
+        return counters()
+
+
+async def test_the_counters_are_those_of_the_real_proxy_broker_and_client() -> None:
+    """Equal to the byte; segments only nearly, as the real ones also depend on how fast this machine answers."""
+    real = await counted(real_stack(FAST))
+    same_loop = await counted(in_memory(FAST))
+    with_jumps = await asyncio.to_thread(virtually, counted(in_memory(FAST)))
+    for ours in (same_loop, with_jumps):
+        assert ours.connections == real.connections == 2
+        assert ours.up.stream_bytes == real.up.stream_bytes
+        assert ours.down.stream_bytes == real.down.stream_bytes
+        assert ours.up.segments == pytest.approx(real.up.segments, abs=8)
+        assert ours.down.segments == pytest.approx(real.down.segments, abs=8)
