@@ -16,6 +16,7 @@ from broker_server.actions import (
     Action,
     Aggregate,
     Checkpoint,
+    Closed,
     Finish,
     Note,
     Observe,
@@ -24,7 +25,7 @@ from broker_server.actions import (
     Record,
 )
 from broker_server.collection import Collection
-from broker_server.deadline import Pace, allowance
+from broker_server.deadline import Pace, allowance, farewell
 from broker_server.herald import Herald
 from broker_server.ledger import Ledger
 from broker_server.members import Members
@@ -36,7 +37,7 @@ from edge_client.cohort import draw
 from edge_client.errors import ConfigError, ProtocolError
 from edge_client.protocol import topics
 from edge_client.protocol.codec import Arrays, decode, payload_bytes
-from edge_client.protocol.messages import SERVER, Chunk, Join, Presence, Standing, Telemetry
+from edge_client.protocol.messages import FAREWELL_S, SERVER, Chunk, Join, Presence, Standing, Telemetry
 
 NOTE_EVERY_S = 5.0
 """How often a waiting server says how long it has been waiting."""
@@ -124,7 +125,7 @@ class Coordinator:
         assert collection is not None and self._closed_s is not None
         listeners = tuple(d for d in collection.audience if d in self.members.joined)
         actions: list[Action] = [
-            *self._herald.close(collection.round, tuple(self.members.joined), listeners, result.broadcast)
+            *self._herald.close(collection.round, tuple(self.members.joined), listeners, result.travels)
         ]
         actions += [Note(f"round {collection.round}: {remark}") for remark in result.remarks]
         self._completed, self._broadcast = collection.round, result.broadcast
@@ -144,11 +145,21 @@ class Coordinator:
             owed = self.collection.audience if self.method.broadcasts_to_all else self.collection.accepted
         return not self.members.present and not any(device in self.members.joined for device in owed)
 
-    def closing(self) -> tuple[list[Action], Closing]:
-        """Leave nothing behind: clear the retained presences, and return what the ledgers still hold."""
+    def farewell_due(self, now: float) -> float:
+        """Return until when to wait, after the end, for devices that have not said goodbye: for those that use the
+        last broadcast as long as that may take, for those that were cut off no longer than the patience."""
+        assert self.outcome is not None
+        if not self.outcome.completed:  # nothing is owed to them; the end stays on the broker
+            return self.outcome.ended_s + FAREWELL_S
+        due = self.outcome.ended_s + farewell(self.plan, self._paces(), self.members.joined)
+        self._deserted_s = None if self.members.present else self._deserted_s or now
+        return due if self._deserted_s is None else min(due, self._deserted_s + max(FAREWELL_S, self.plan.patience_s))
+
+    def closing(self) -> list[Action]:
+        """Leave nothing behind: clear the retained presences, and hand over what the ledgers still hold."""
         run = self.plan.run
-        swept = [Publish(topics.presence(run, device), b"", retain=True) for device in self.members.known]
-        return [*swept], Closing(self._round, self.ledger.drain(), dict(self.counts))
+        swept = [Publish(topics.presence(run, device), b"", retain=True) for device in sorted(self.members.known)]
+        return [*swept, Closed(Closing(self._round, self.ledger.drain(), dict(self.counts)))]
 
     # ---- devices come and go ------------------------------------------------------------------------------------
 
@@ -334,12 +345,16 @@ class Coordinator:
     def _deadline(self) -> float | None:
         collection = self.collection
         assert collection is not None
-        paces = {
-            m.device: Pace(m.samples, self.method.upload_limit(m), m.up_rate, m.elapsed_s)
-            for m in self.members.joined.values()
-        }
+        paces = self._paces()
         allowed = allowance(self.plan, paces, (d for d in collection.instances if d in paces))
         return None if allowed is None else collection.opened_s + allowed
+
+    def _paces(self) -> dict[str, Pace]:
+        down = self._herald.broadcast_bytes
+        return {
+            m.device: Pace(m.samples, self.method.upload_limit(m), m.up_rate, m.elapsed_s, down, m.down_rate)
+            for m in self.members.joined.values()
+        }
 
     # ---- what goes out ------------------------------------------------------------------------------------------
 
@@ -371,8 +386,9 @@ class Coordinator:
         )  # fmt: skip
 
     def _end(self, completed: bool, reason: str, now: float) -> list[Action]:
-        self.outcome = Outcome(completed, self._completed, now, reason)
-        return [self._state(), Finish(self.outcome)]
+        self.outcome, self._deserted_s = Outcome(completed, self._completed, now, reason), None
+        told: list[Action] = [self._state(), Finish(self.outcome)]
+        return told if completed else [*told, Note(f"the run ends early: {reason}")]
 
     def _foreign(self, device: str, size: int) -> list[Action]:
         """Count a message, with its bytes, that does not concern this run or a round of it."""

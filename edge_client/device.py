@@ -17,6 +17,7 @@ from edge_client.cohort import EVERYONE, takes_part
 from edge_client.errors import GcaError, ProtocolError
 from edge_client.evaluation import Evaluator
 from edge_client.hyperparameters import Hyperparameters
+from edge_client.methods.coded import coded
 from edge_client.methods.context import LocalContext
 from edge_client.methods.registry import method
 from edge_client.model.choice import trainer_for
@@ -139,9 +140,9 @@ class _Work:
 
     def __init__(self, device: Device, welcome: Welcome) -> None:
         self.device, self.welcome = device, welcome
-        self.method = method(welcome.method)
-        self.holds = 0
         hyper = welcome.hyper
+        self.method = coded(method(welcome.method), hyper)
+        self.holds = 0
         self.trainer = device.trainer(hyper, device.records.samples.shape[1])
         self.evaluator = Evaluator(device.records, self.trainer, hyper.threshold_quantile)
 

@@ -13,6 +13,7 @@ Positive = Annotated[int, Meta(ge=1, le=1_000_000)]
 Width = Annotated[int, Meta(ge=1, le=65_536)]
 Fraction = Annotated[float, Meta(gt=0.0, le=1.0)]
 PositiveReal = Annotated[float, Meta(gt=0.0, le=1e9)]
+CodecName = Literal["float32", "float16", "int8", "float32+zstd", "float16+zstd", "int8+zstd"]
 
 
 class Hyperparameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -25,7 +26,8 @@ class Hyperparameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     `proximal_mu` is FedProx's coefficient of ||theta - theta_r||^2: the paper configures 1e-2, of which 1e-4 is
     effective. `init` says whether all devices start from one seeded model ("shared") or each from its own.
     `optimizer` says whether Adam's moments live on between phases and rounds ("kept") or start at zero with
-    each local phase ("reset"); the paper leaves it open.
+    each local phase ("reset"); the paper leaves it open. `upload_codec` and `broadcast_codec` say how arrays travel
+    (`edge_client/codecs`): "float32", "float16" or "int8", each also with "+zstd".
     """
 
     model: Literal["dense", "convolutional"] = "dense"
@@ -48,3 +50,5 @@ class Hyperparameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     threshold_quantile: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.75
     init: Literal["shared", "independent"] = "shared"
     optimizer: Literal["kept", "reset"] = "kept"
+    upload_codec: CodecName = "float32"
+    broadcast_codec: CodecName = "float32"

@@ -29,11 +29,17 @@ class Upload:
 @dataclass(frozen=True)
 class Aggregate:
     """What aggregation gives: the arrays to broadcast, what is worth knowing about them, and what a person must be
-    told (a fallback, a reduced K)."""
+    told (a fallback, a reduced K). `packed` is what travels in place of `broadcast`, where a codec stands between."""
 
     broadcast: Arrays
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    packed: Arrays | None = None
+
+    @property
+    def travels(self) -> Arrays:
+        """The arrays that go over the wire."""
+        return self.broadcast if self.packed is None else self.packed
 
 
 class ServerMethod(Protocol):

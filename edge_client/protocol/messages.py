@@ -146,7 +146,7 @@ class Reject(Header, frozen=True, kw_only=True):
 class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tensor on the wire: raw little-endian bytes in C order."""
 
-    dtype: Literal["<f4", "<f8", "<i4", "<i8"]
+    dtype: Literal["<f2", "<f4", "<f8", "<i4", "<i8", "|i1", "|u1"]
     shape: Annotated[tuple[Annotated[int, Meta(ge=0, le=2**31)], ...], Meta(max_length=4)]
     data: bytes
 

@@ -21,6 +21,7 @@ from edge_client.device import Device, live
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.model.trainer import ModelState
 from edge_client.offload import into
+from edge_client.protocol.codec import Arrays
 from edge_client.protocol.messages import Telemetry
 from edge_client.records import Records
 from edge_client.seeds import stream
@@ -48,6 +49,7 @@ class Told:
     telemetry: list[Telemetry] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     closings: list[Closing] = field(default_factory=list)
+    checkpoints: list[Arrays] = field(default_factory=list)
 
     def record(self, record: RoundRecord) -> None:
         self.records.append(record)
@@ -62,8 +64,8 @@ class Told:
 
     def opened(self, round: int, devices: int) -> None: ...
 
-    def checkpoint(self, round: int, broadcast: object) -> None:
-        pass
+    def checkpoint(self, round: int, broadcast: Arrays) -> None:
+        self.checkpoints.append(broadcast)
 
     def closing(self, closing: Closing) -> None:
         self.closings.append(closing)
