@@ -4,6 +4,7 @@ import math
 import os
 
 from broker_server.methods.base import ServerMethod
+from broker_server.methods.coded import coded
 from broker_server.methods.dp_fedavg import DpFedAvgServer
 from broker_server.methods.fedavg import FedAvgServer
 from broker_server.methods.fednova import FedNovaServer
@@ -33,7 +34,11 @@ def run_plan(study: Study, name: str) -> RunPlan:
 
 
 def server_method(study: Study) -> ServerMethod:
-    """Return the server half of the study's method; raises `ConfigError` for one that has none."""
+    """Return the server half of the study's method with its codecs; raises `ConfigError` for one that has none."""
+    return coded(_method(study), study.training)
+
+
+def _method(study: Study) -> ServerMethod:
     hyper, seed = study.training, study.seed
     match study.method:
         case "gca":
