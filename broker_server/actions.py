@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from broker_server.methods.base import Upload
-from broker_server.records import Outcome, RoundRecord
+from broker_server.records import Closing, Outcome, RoundRecord
 from edge_client.protocol.codec import Arrays
 from edge_client.protocol.messages import Telemetry
 
@@ -74,10 +74,17 @@ class Note:
 
 
 @dataclass(frozen=True)
+class Closed:
+    """Write down what came after the last round."""
+
+    closing: Closing
+
+
+@dataclass(frozen=True)
 class Finish:
     """The run is over."""
 
     outcome: Outcome
 
 
-Action = Checkpoint | Publish | Opened | Accepted | Aggregate | Record | Observe | Note | Finish
+Action = Checkpoint | Publish | Opened | Accepted | Aggregate | Record | Observe | Note | Closed | Finish

@@ -1,9 +1,10 @@
-"""When a round stops waiting: computed from bytes, links and the training seen, never a constant of the code."""
+"""When the server stops waiting: computed from bytes, links and the training seen, never a constant of the code."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from broker_server.plan import RunPlan
+from edge_client.protocol.messages import FAREWELL_S
 
 
 @dataclass(frozen=True)
@@ -14,28 +15,54 @@ class Pace:
     upload_bytes: int
     up_rate: float
     elapsed_s: float | None = None
+    broadcast_bytes: int = 0
+    down_rate: float = 0.0
 
     @property
     def transfer_s(self) -> float:
         """Seconds the upload needs on the declared link; 0 when no rate was declared."""
         return self.upload_bytes * 8 / self.up_rate if self.up_rate else 0.0
 
+    @property
+    def download_s(self) -> float:
+        """Seconds the broadcast needs on the declared link; 0 when no rate was declared."""
+        return self.broadcast_bytes * 8 / self.down_rate if self.down_rate else 0.0
+
 
 def allowance(plan: RunPlan, paces: Mapping[str, Pace], participants: Iterable[str]) -> float | None:
-    """Return the seconds a round may take, or None while nothing is known yet.
+    """Return the seconds a round may take, or None while nothing is known yet."""
+    if plan.deadline_s != "auto":
+        return plan.deadline_s
+    expected = _expected(paces)
+    if not expected:
+        return None
+    return plan.grace * max((expected[device] for device in participants), default=0.0) + plan.patience_s
+
+
+def farewell(plan: RunPlan, paces: Mapping[str, Pace], remaining: Iterable[str]) -> float:
+    """Return the seconds that devices may take after the last round: to download its broadcast, to use it, and to say
+    goodbye. Judged as their uploads were: an epoch of alignment takes no longer than one of training did.
+    """
+    if plan.deadline_s != "auto":
+        return max(FAREWELL_S, plan.patience_s, plan.deadline_s)
+    expected = _expected(paces)
+    epochs = max(1.0, plan.hyper.align_epochs / max(1, plan.hyper.recon_epochs))
+    needs = (paces[device].download_s + epochs * expected.get(device, 0.0) for device in remaining)
+    slowest = max(needs, default=0.0)
+    return max(FAREWELL_S, plan.grace * slowest + plan.patience_s)
+
+
+def _expected(paces: Mapping[str, Pace]) -> dict[str, float]:
+    """Return the seconds that each device is expected to need from opening to upload; empty while nothing is known.
 
     A device that delivered before is expected to need as long again. One that never did is judged by the slowest
     that did: training in proportion to its records, then its own upload on its own link.
     """
-    if plan.deadline_s != "auto":
-        return plan.deadline_s
     seen = [pace for pace in paces.values() if pace.elapsed_s is not None]
     if not seen:
-        return None
+        return {}
     per_sample = max(max(0.0, (pace.elapsed_s or 0.0) - pace.transfer_s) / pace.samples for pace in seen)
-
-    def expected(pace: Pace) -> float:
-        return pace.elapsed_s if pace.elapsed_s is not None else per_sample * pace.samples + pace.transfer_s
-
-    slowest = max((expected(paces[device]) for device in participants), default=0.0)
-    return plan.grace * slowest + plan.patience_s
+    return {
+        device: pace.elapsed_s if pace.elapsed_s is not None else per_sample * pace.samples + pace.transfer_s
+        for device, pace in paces.items()
+    }

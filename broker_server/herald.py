@@ -39,6 +39,11 @@ class Herald:
         """The round of the last broadcast, 0 before the first."""
         return self._broadcast[0].round if self._broadcast else 0
 
+    @property
+    def broadcast_bytes(self) -> int:
+        """Bytes of the last broadcast's body, 0 before the first."""
+        return self._broadcast[0].size if self._broadcast else 0
+
     def state(self, state: Literal["waiting", "open", "ended"], round: int, audience: Iterable[str], *,
               cohort: Cohort | None = None, deadline_s: float | None = None, reason: str = "") -> Publish:  # fmt: skip
         """Announce, retained, where the run stands."""

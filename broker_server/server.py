@@ -5,16 +5,18 @@ event loop. Messages are acknowledged only after they were used, so the broker's
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from broker_server.actions import (
     Accepted,
     Action,
     Aggregate,
     Checkpoint,
+    Closed,
     Finish,
     Note,
     Observe,
@@ -77,7 +79,8 @@ class Server:
         self._outbox: asyncio.Queue[Publish] = asyncio.Queue()
         self._stirred = asyncio.Event()
         self._finished: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._aggregation: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._fault: BaseException | None = None
         self._over = False
 
     @property
@@ -86,24 +89,58 @@ class Server:
         return self._clock.now() - self._began
 
     async def serve(self) -> Outcome:
-        """Run all rounds. Raises `GcaError` if the broker refuses the server for good."""
-        async with asyncio.TaskGroup() as tasks:
-            workers = [tasks.create_task(self._keep()), tasks.create_task(self._watch_time())]
+        """Run all rounds and return how that ended, timed to the last goodbye.
+
+        Raises `GcaError` if the broker refuses the server for good or the results cannot be written down; the devices
+        are told first where that is possible, and a person at once.
+        """
+        keeping = self._start(self._keep())
+        self._start(self._watch_time())
+        try:
+            outcome = await self._finished
+            await self._hear_goodbyes(keeping)
+            outcome = replace(outcome, ended_s=self.now)
+        except asyncio.CancelledError:
+            self.abort("the server was stopped")
+            await within(self._clock, FAREWELL_S, self._hear_goodbyes(keeping))
+            raise
+        finally:
+            # Also when a second cancellation cut the goodbyes short: nothing may stay behind on the broker.
             try:
-                return await self._finished
+                await self._sweep(keeping)
             finally:
-                self.abort("the server was stopped")  # nothing, if the run has ended
-                if not workers[0].done():  # else there is no connection to say goodbye on
-                    await self._say_goodbye()
                 self._over = True
-                for worker in workers:
-                    worker.cancel()
-                if self._aggregation is not None:
-                    self._aggregation.cancel()
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._fault is not None:
+            raise self._fault
+        return outcome
 
     def abort(self, reason: str) -> None:
         """End the run from outside: devices are told why."""
         self._carry_out(self.coordinator.fail(reason, self.now))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Start a task of this run. Should it fail, the run fails."""
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            self._tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._break(error)
+
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(ended)
+        return task
+
+    def _break(self, error: BaseException, reason: str | None = None) -> None:
+        """End the run because of this error, which `serve` raises once the devices have been told."""
+        while isinstance(error, BaseExceptionGroup):  # its members failed together: the first says why
+            error = error.exceptions[0]
+        if self._fault is None:
+            self._fault = error
+            self.abort(reason or (str(error) if isinstance(error, GcaError) else f"{type(error).__name__}: {error}"))
 
     # ---- the connection -----------------------------------------------------------------------------------------
 
@@ -157,20 +194,20 @@ class Server:
             finally:
                 pumping.cancel()
 
-    async def _say_goodbye(self) -> None:
-        """Let the terminal state reach the devices and their goodbyes reach us, then leave nothing on the broker."""
-        if not await within(self._clock, max(FAREWELL_S, self.plan.patience_s), self._all_gone()):
-            self._sink.note(f"no goodbye came from: {', '.join(sorted(self.coordinator.members.joined))}")
-        actions, closing = self.coordinator.closing()
-        self._carry_out(actions)
-        self._sink.closing(closing)
-        if not await within(self._clock, FAREWELL_S, self._outbox.join()):
-            self._sink.note("the broker did not take the last messages; devices may wait in vain")
+    async def _hear_goodbyes(self, keeping: "asyncio.Task[None]") -> None:
+        """Let the terminal state reach the devices and their goodbyes reach us, for as long as they may take."""
+        while not self.coordinator.all_gone and not keeping.done():  # once done, there is no connection any more
+            due = self.coordinator.farewell_due(self.now)
+            if due <= self.now:
+                missed = ", ".join(sorted(self.coordinator.members.joined))
+                return self._carry_out([Note(f"no goodbye came from: {missed}")])
+            await self._until_stirred(due)
 
-    async def _all_gone(self) -> None:
-        while not self.coordinator.all_gone:
-            self._stirred.clear()
-            await self._stirred.wait()
+    async def _sweep(self, keeping: "asyncio.Task[None]") -> None:
+        """Leave nothing on the broker but the end, and write down what came since the last round."""
+        self._carry_out(self.coordinator.closing())
+        if not keeping.done() and not await within(self._clock, FAREWELL_S, self._outbox.join()):
+            self._carry_out([Note("the broker did not take the last messages; devices may wait in vain")])
 
     # ---- the coordinator's wishes -------------------------------------------------------------------------------
 
@@ -178,48 +215,64 @@ class Server:
         """Tick the coordinator when it is due. Whatever happens to it may move that moment."""
         while True:
             due = self.coordinator.due(self.now)
-            self._stirred.clear()
             if due is not None and due <= self.now:
                 self._carry_out(self.coordinator.tick(self.now))
                 due = self.now + SHORTEST_TICK_S
-            sleeping = asyncio.ensure_future(self._clock.sleep(max(0.0, due - self.now))) if due is not None else None
-            stirring = asyncio.ensure_future(self._stirred.wait())
-            pending = {task for task in (sleeping, stirring) if task is not None}
-            try:
-                await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in pending:
-                    task.cancel()
+            await self._until_stirred(due)
+
+    async def _until_stirred(self, due: float | None) -> None:
+        """Return when the coordinator has done something, or at this moment at the latest."""
+        self._stirred.clear()
+        waits = [asyncio.ensure_future(self._stirred.wait())]
+        if due is not None:
+            waits.append(asyncio.ensure_future(self._clock.sleep(max(0.0, due - self.now))))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     def _carry_out(self, actions: Iterable[Action]) -> None:
+        """Do what the coordinator wants; a sink that cannot take the results ends the run, with the devices told."""
+        fault = None
         for action in actions:
-            match action:
-                case Publish():
-                    self._outbox.put_nowait(action)
-                case Aggregate():
-                    self._aggregation = asyncio.ensure_future(self._aggregate(action))
-                case Opened(round, devices):
-                    self._sink.opened(round, devices)
-                case Accepted(round, device):
-                    self._sink.uploaded(device, round)
-                case Checkpoint(round, broadcast):
-                    self._sink.checkpoint(round, broadcast)
-                case Record(record):
-                    self._sink.record(record)
-                case Observe(telemetry):
-                    self._sink.observe(telemetry)
-                case Note(text):
-                    self._sink.note(text)
-                case Finish(outcome) if not self._finished.done():
-                    self._finished.set_result(outcome)
+            try:
+                self._do(action)
+            except Exception as error:
+                fault = fault or error
+        if fault is not None:  # only now: the end must be the last that devices hear
+            self._break(fault)
         self._stirred.set()
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Publish():
+                self._outbox.put_nowait(action)
+            case Aggregate():
+                self._start(self._aggregate(action))
+            case Opened(round, devices):
+                self._sink.opened(round, devices)
+            case Accepted(round, device):
+                self._sink.uploaded(device, round)
+            case Checkpoint(round, broadcast):
+                self._sink.checkpoint(round, broadcast)
+            case Record(record):
+                self._sink.record(record)
+            case Observe(telemetry):
+                self._sink.observe(telemetry)
+            case Note(text):
+                self._sink.note(text)
+            case Closed(closing):
+                self._sink.closing(closing)
+            case Finish(outcome) if not self._finished.done():
+                self._finished.set_result(outcome)
 
     async def _aggregate(self, wish: Aggregate) -> None:
         try:
             result = await self._offload(lambda: self.method.aggregate(wish.round, wish.uploads, wish.previous))
-            self._carry_out(self.coordinator.aggregated(result, self.now))
         except Exception as error:
             reason = f"aggregation of round {wish.round} failed: {type(error).__name__}: {error}"
-            self._carry_out(self.coordinator.fail(reason, self.now))
-            if not isinstance(error, GcaError):
-                raise
+            if isinstance(error, GcaError):  # an outcome of the run, and no fault of the program
+                return self.abort(reason)
+            return self._break(error, reason)
+        self._carry_out(self.coordinator.aggregated(result, self.now))

@@ -96,9 +96,9 @@ class Driver:
         return self.send(topics.presence(RUN, device), message, now)
 
     def join(self, device: str, now: float, *, round: int = 0, awaits: Any = "nothing", instance: str = "00000000",
-             width: int = WIDTH, run: str = NAME) -> list[Action]:  # fmt: skip
+             width: int = WIDTH, run: str = NAME, **rates: float) -> list[Action]:  # fmt: skip
         message = Join(**self.head(device, round, run), instance=instance, samples=SAMPLES, input_dim=width,
-                       awaits=awaits)  # fmt: skip
+                       awaits=awaits, **rates)  # fmt: skip
         return self.send(topics.join(RUN, device), message, now)
 
     def arrive(self, device: str, now: float, **fields: Any) -> list[Action]:

@@ -3,9 +3,11 @@
 import math
 
 import pytest
-from server.driver import plan
+from msgspec.structs import replace
+from server.driver import HYPER, plan
 
-from broker_server.deadline import Pace, allowance
+from broker_server.deadline import Pace, allowance, farewell
+from edge_client.protocol.messages import FAREWELL_S
 
 
 def test_a_fixed_deadline_is_what_the_plan_says() -> None:
@@ -51,3 +53,18 @@ def test_with_nobody_left_to_wait_for_patience_remains() -> None:
 def test_the_slowest_link_still_gives_a_number() -> None:
     paces = {"a": Pace(1, 1, 0.0, elapsed_s=1.0), "b": Pace(1, 2**40, 5e-324)}
     assert allowance(plan(), paces, ["b"]) == math.inf
+
+
+def test_a_farewell_counts_the_download_and_the_epochs_of_the_alignment() -> None:
+    """a took 4 s, b never delivered: 0.4 s a record for 20 of them, 8 s. Twice the epochs: 8 and 16 s; b's download of
+    1000 B at 1 kbit/s takes 8 s: 24 s."""
+    paces = {"a": Pace(10, 0, 0.0, elapsed_s=4.0, broadcast_bytes=1000), "b": Pace(20, 0, 0.0, None, 1000, 1000.0)}
+    longer = plan(grace=2.0, patience_s=5.0, hyper=replace(HYPER, recon_epochs=3, align_epochs=6))
+    assert farewell(longer, paces, "ab") == pytest.approx(2 * 24 + 5)
+    assert farewell(longer, paces, "a") == pytest.approx(2 * 8 + 5)
+
+
+def test_a_farewell_is_never_shorter_than_devices_that_were_cut_off_may_ask() -> None:
+    assert farewell(plan(patience_s=1.0), {}, []) == FAREWELL_S
+    assert farewell(plan(patience_s=1.0, deadline_s=2.0), {}, []) == FAREWELL_S
+    assert farewell(plan(patience_s=1.0, deadline_s=200.0), {}, []) == 200.0
