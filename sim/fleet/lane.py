@@ -30,6 +30,11 @@ class Wire:
     def drop(self, receiver: Receiver) -> None:
         """Nothing to forget: what was sent has left."""
 
+    @property
+    def trickling(self) -> bool:
+        """Never: whole messages come at once."""
+        return False
+
 
 class Lane:
     """The shared link of all connections of a device, one direction. Its time is the loop's since `origin`."""
@@ -56,6 +61,12 @@ class Lane:
     def segments(self) -> int:
         """TCP segments sent so far."""
         return self._link.segments
+
+    @property
+    def trickling(self) -> bool:
+        """Whether parts of a message are coming in: the receiver of bytes would know that the other side lives."""
+        spec, arriving = self._link.spec, self._loop.time() - self._origin - self._link.spec.delay
+        return bool(self._line or self._begun) and not any(out <= arriving < back for out, back in spec.outages)
 
     def send(self, receiver: Receiver, packet: object, size: int) -> None:
         """Queue a message of `size` bytes; with `packet` None and no bytes, the end of the stream."""

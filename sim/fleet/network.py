@@ -106,7 +106,7 @@ class Network:
             down.drop(peer.client)
             up.send(peer, None, 0)
 
-        peer.client = MemoryTransport(settings, up, peer, self._loop, gone)
+        peer.client = MemoryTransport(settings, up, down, peer, self._loop, gone)
         shared[peer] = None
         self._peers[peer.id] = peer
         self._obey(self._core.opened(peer.id, self._loop.time()))
@@ -163,7 +163,10 @@ class Network:
             peer.watch = self._later(due, self._look, peer)
 
     def _look(self, peer: "_Peer") -> None:
-        due, now = self._core.deadline(peer.id), self._loop.time()
+        now = self._loop.time()
+        if peer.up.trickling:
+            self._core.bytes_seen(peer.id, 0, now)
+        due = self._core.deadline(peer.id)
         if due is not None and due <= now:
             self._obey(self._core.tick(now, peer.id))
         if peer.id in self._peers:

@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from itertools import cycle
-from typing import Any, Protocol
+from typing import Any
 
 from broker_server.broker.encode import encoded_size
 from broker_server.broker.packets import (
@@ -29,14 +29,7 @@ from broker_server.broker.packets import (
 )
 from edge_client.errors import ConnectionLost, EnvironmentFault
 from edge_client.transport.base import Incoming, Settings
-from sim.fleet.lane import Receiver
-
-
-class Uplink(Protocol):
-    """Where packets go: a `Lane` or a `Wire`."""
-
-    def send(self, receiver: Receiver, packet: object, size: int) -> None: ...
-
+from sim.fleet.lane import Lane, Receiver, Wire
 
 Later = Callable[..., asyncio.TimerHandle]
 
@@ -44,9 +37,10 @@ Later = Callable[..., asyncio.TimerHandle]
 class MemoryTransport:
     """One connection. `broker` is its other end; `gone` is called once, when this end is over."""
 
-    def __init__(self, settings: Settings, up: Uplink, broker: Receiver, loop: asyncio.AbstractEventLoop,
-                 gone: Callable[[], None]) -> None:  # fmt: skip
-        self._settings, self._up, self._broker, self._loop, self._gone = settings, up, broker, loop, gone
+    def __init__(self, settings: Settings, up: Lane | Wire, down: Lane | Wire, broker: Receiver,
+                 loop: asyncio.AbstractEventLoop, gone: Callable[[], None]) -> None:  # fmt: skip
+        self._settings, self._up, self._down, self._broker = settings, up, down, broker
+        self._loop, self._gone = loop, gone
         self._ids = cycle(range(1, 65_536))
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._inbox: deque[Incoming] = deque()
@@ -156,6 +150,8 @@ class MemoryTransport:
 
     def _keep_alive(self) -> None:
         now, patience = self._loop.time(), self._settings.keepalive
+        if self._down.trickling:
+            self._last_in = now
         due = min(self._last_out, self._last_in) + patience
         if due <= now:
             if self._asked_at is not None and now - self._last_in >= patience:
