@@ -10,28 +10,31 @@ from rich.table import Table
 from sim.reproduction.published import TITLES
 from sim.reproduction.verdict import Compared, orders
 
+WORDS = {"dataset", "row", "verdict", "peaks fell at"}
 COLUMNS = (
     "table", "dataset", "row", "published_mean_pct", "published_std_pct", "ours_mean_pct", "ours_std_pct",
     "difference_pp", "verdict", "seeds", "cut", "peaks_at", "peaks_before_alignment", "final_mean_pct",
-    "round_end_peak_mean_pct", "auroc_final_mean", "average_precision_final_mean", "seconds_wall", "failure",
+    "round_end_peak_mean_pct", "any_instant_peak_mean_pct", "auroc_final_mean", "average_precision_final_mean", "seconds_wall", "failure",
 )  # fmt: skip
 
 
 def show(table: str, compared: Sequence[Compared], console: Console) -> None:
     """Print one table, its order claims, and what must not be hidden."""
-    page = Table(title=f"{table}: {TITLES[table]} (accuracy in percent, mean and std over seeds)", title_justify="left")
-    for name in ("dataset", "row", "published", "ours", "difference", "verdict", "final", "peak fell at", "cut down"):
-        page.add_column(
-            name, justify="left" if name in ("dataset", "row", "verdict", "peak fell at", "cut down") else "right"
-        )
+    page = Table(title=f"{table}: {TITLES[table]}", title_justify="left", caption_justify="left")
+    page.caption = "accuracy in percent, mean ± standard deviation over seeds; difference in percentage points"
+    for name in ("dataset", "row", "published", "ours", "diff.", "verdict", "at round ends", "final", "peaks fell at"):
+        page.add_column(name, justify="left" if name in WORDS else "right", no_wrap=name in ("dataset", "row"))
     for one in compared:
         figure = one.figure
         page.add_row(
             figure.dataset, figure.label, f"{figure.mean:.2f} ± {figure.std:.2f}", _ours(one),
-            "-" if one.difference is None else f"{one.difference:+.2f}", one.verdict, _mean(one, "final", "{:.2f}"),
-            _where(one), one.cut,
+            "-" if one.difference is None else f"{one.difference:+.2f}", one.verdict,
+            _mean(one, "at_round_end", "{:.2f}"), _mean(one, "final", "{:.2f}"), _where(one),
         )  # fmt: skip
     console.print(page)
+    for cut in sorted({one.cut for one in compared if one.cut}):
+        count = sum(one.cut == cut for one in compared)
+        console.print(f"cut down: {cut} ({count} of {len(compared)} figures of ours)", markup=False, highlight=False)
     for reference in ("gca", "inverse"):
         for order in orders(compared, reference):
             console.print(order.text, highlight=False)
@@ -58,7 +61,7 @@ def write_csv(path: Path, compared: Sequence[Compared]) -> None:
                 [figure.table, figure.dataset, figure.label, figure.mean, figure.std, _number(one.mean),
                  _number(one.std), _number(one.difference), one.verdict, len(one.taken), one.cut, _where(one),
                  sum(taken.early for taken in one.taken), _mean(one, "final", "{:.4f}"),
-                 _mean(one, "at_round_end", "{:.4f}"), _mean(one, "auroc", "{:.6f}"),
+                 _mean(one, "at_round_end", "{:.4f}"), _mean(one, "anywhere", "{:.4f}"), _mean(one, "auroc", "{:.6f}"),
                  _mean(one, "average_precision", "{:.6f}"), f"{sum(taken.seconds_wall for taken in one.taken):.1f}",
                  one.failure]
             )  # fmt: skip

@@ -2,15 +2,16 @@
 
 import pytest
 
+from broker_server.results import Point
 from edge_client.errors import ConfigError
-from sim.reproduction.measures import Taken
+from sim.reproduction.measures import Taken, as_the_paper_judges
 from sim.reproduction.published import TITLES, Figure, figures
 from sim.reproduction.tables import Protocol, wanted
 from sim.reproduction.verdict import Compared, orders
 
 
 def taken(accuracy: float, early: bool = False) -> Taken:
-    return Taken(accuracy, 1, "recon", 1, early, accuracy, accuracy, None, None, 1.0)
+    return Taken(accuracy, 1, "recon", 1, early, accuracy, accuracy, accuracy, None, None, 1.0)
 
 
 def compared(dataset: str, label: str, published: float, *ours: float, std: float = 0.1) -> Compared:
@@ -84,3 +85,15 @@ def test_a_published_order_holds_or_fails_by_dataset() -> None:
 def test_a_table_that_there_is_not_is_named() -> None:
     with pytest.raises(ConfigError, match="table99"):
         figures("table99")
+
+
+def test_gca_is_judged_at_reconstruction_epochs_and_the_others_at_round_ends() -> None:
+    def points(*instants: tuple[int, str, int]) -> list[Point]:
+        return [Point(*instant, 2, 0.5, None, None, None) for instant in instants]
+
+    gca = points((1, "recon", 1), (1, "recon", 2), (1, "align", 1), (2, "recon", 1))
+    assert as_the_paper_judges(gca, "gca") == [gca[0], gca[1], gca[3]]
+    fedavg = points((1, "recon", 1), (1, "recon", 2), (1, "global", 1), (2, "recon", 1), (2, "global", 1))
+    assert as_the_paper_judges(fedavg, "fedavg") == [fedavg[2], fedavg[4]]
+    single = points((1, "recon", 1), (1, "recon", 2), (2, "recon", 1))
+    assert as_the_paper_judges(single, "single") == [single[1], single[2]]
