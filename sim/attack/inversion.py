@@ -69,7 +69,7 @@ def invert(model: Halves, points: Floats, search: Search) -> Inversion:
         at = x[live].requires_grad_()
         objective = (at - T(at)).square().sum(dim=1)
         (gradient,) = torch.autograd.grad(objective.sum(), at)
-        at, objective = at.detach(), objective.detach().nan_to_num(nan=torch.inf)
+        at, objective = at.detach(), objective.detach().nan_to_num(nan=torch.inf, posinf=torch.inf)
 
         before = residual[live]
         progress = objective < before * (1.0 - search.tolerance)

@@ -29,14 +29,16 @@ from sim.attack.victim import (
     Victim,
     broadcasts,
     bystanders,
+    final_model,
     load_victim,
-    released_model,
     upload,
     uploaded_codes,
+    uploaded_model,
 )
 
 PARAMETER_SHARING = frozenset({"fedavg", "fedprox", "fednova", "dp_fedavg"})
 KNOWLEDGE = ("records", "initial-weights")
+MODELS = ("final", "uploaded")
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,14 @@ class _Extraction:
 
 
 def attack_study(
-    directory: Path, *, victim: int = 1, starts: int = 100, steps: int = 1000, knows: Collection[str] = ()
-) -> AttackRecord:
+    directory: Path, *, victim: int = 1, starts: int = 100, steps: int = 1000, model: str = "final",
+    knows: Collection[str] = (),
+) -> AttackRecord:  # fmt: skip
     """Attack a device as its method allows, with the paper's settings by default; return what was written down.
 
-    Parameter sharing is attacked through the device's model, GCA through its codes alone. `knows` gives an attacker
-    of GCA what the paper's has not: public "records", the "initial-weights", or both. Raises ConfigError for an
+    Parameter sharing is attacked through the device's `model`, which is the "final" one or what it "uploaded" in the
+    last round; GCA through its codes alone. `knows` gives an attacker of GCA what the paper's has not: public
+    "records", the "initial-weights", or both. Raises ConfigError for an
     attack that the method does not allow, EnvironmentFault for a folder without a finished study or one that cannot
     be written to, GcaError when nothing can be judged.
     """
@@ -64,14 +68,18 @@ def attack_study(
     for known in knows:
         if known not in KNOWLEDGE:
             raise ConfigError(f"--knows {known}: choose {' or '.join(KNOWLEDGE)}")
+    if model not in MODELS:
+        raise ConfigError(f"--model {model}: choose {' or '.join(MODELS)}")
     search, target = Search(steps=steps), load_victim(directory, victim)
     others = bystanders(directory, target)
     with StudyStore.open(directory, writable=True) as store, _one_thread():
         if target.study.method in PARAMETER_SHARING:
             if knows:
                 raise ConfigError(f"--knows: a server of {target.study.method} has the model already; leave it out")
-            extraction = _from_model(target, starts, search)
+            extraction = _from_model(directory, target, model, starts, search)
         else:
+            if model != "final":
+                raise ConfigError(f"--model {model}: devices of {target.study.method} upload no model")
             extraction = _from_codes(directory, target, others, starts, search, knows)
         record = _judged(target, others, extraction, starts, search, "+".join(sorted(set(knows))))
         store.record_attack(last_run(store).run, record)
@@ -99,10 +107,12 @@ def link_study(directory: Path, *, victim: int = 1) -> AttackRecord:
     return record
 
 
-def _from_model(victim: Victim, count: int, search: Search) -> _Extraction:
-    seen = released_model(victim)
+def _from_model(directory: Path, victim: Victim, model: str, count: int, search: Search) -> _Extraction:
+    again = model == "uploaded"
+    seen = uploaded_model(directory, victim) if again else final_model(victim)
     points = starting_points(seen.shape, victim.study.seed, count)
-    return _Extraction("white_box", white_box.attack(seen, points, search).outputs)
+    remarks = (MOMENTS_LOST,) if again and victim.study.training.optimizer == "kept" else ()
+    return _Extraction(f"white_box_{model}", white_box.attack(seen, points, search).outputs, remarks=remarks)
 
 
 def _from_codes(

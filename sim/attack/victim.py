@@ -1,12 +1,12 @@
 """From the folder of a finished study to one of its devices, and to what the server sees of it.
 
 A study keeps each device's final parameters, its records and the server's broadcasts. It does not keep Adam's
-moments. With `optimizer = "kept"` a GCA victim's five further epochs would have gone on from them; here they start
-at zero, as if the device had restarted. The report says so.
+moments. With `optimizer = "kept"` the epochs that a victim runs here would have gone on from them; they start at
+zero instead, as if the device had restarted. The report says so.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from broker_server.checkpoint import load_checkpoint
 from broker_server.results import last_run
 from broker_server.store import StudyStore
 from edge_client.errors import ConfigError, EnvironmentFault
-from edge_client.methods.context import LocalContext
+from edge_client.methods.context import LocalContext, initial_state
 from edge_client.methods.gca import Gca, select_upload
+from edge_client.methods.registry import method
 from edge_client.model.checks import check_parameters
 from edge_client.model.choice import trainer_for
 from edge_client.model.trainer import ModelState
@@ -31,7 +32,7 @@ from sim.data import device_name
 REFERENCE_RECORDS = 100
 """Size of the bank H (paper, "Metrics")."""
 
-MOMENTS_LOST = "Adam's moments are not kept in a study: the victim's further epochs start from zero moments"
+MOMENTS_LOST = "a study does not keep Adam's moments: the epochs that the victim runs for this start from zero moments"
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +83,7 @@ def load_victim(directory: Path, number: int) -> Victim:
     samples = load_records(directory / "shards" / f"{device}.npz").samples
     parameters = arrays["parameters"]
     check_parameters(parameters, trainer_for(study.training, samples.shape[1]).parameter_count)
-    fresh = ModelState.fresh(parameters.astype(np.float32))
-    state = ModelState(fresh.parameters, fresh.first_moment, fresh.second_moment, epochs=int(about["epochs"]))
+    state = replace(ModelState.fresh(parameters.astype(np.float32)), epochs=int(about["epochs"]))
     return Victim(study, device, samples, state)
 
 
@@ -102,9 +102,27 @@ def broadcasts(directory: Path) -> list[Mapping[str, NDArray[Any]]]:
     return [load_checkpoint(path)[0] for path in sorted((directory / "rounds").glob("*.safetensors"))]
 
 
-def released_model(victim: Victim) -> ReleasedModel:
-    """What the server has of a device that shares parameters: its model after round R, with no further update."""
+def final_model(victim: Victim) -> ReleasedModel:
+    """The device's model after round R, with no further update (appendix "Parameter-sharing baselines").
+
+    Where devices take in the aggregate at the end of a round, this is the last aggregate.
+    """
     return ReleasedModel(victim.state.parameters, victim.shape)
+
+
+def uploaded_model(directory: Path, victim: Victim) -> ReleasedModel:
+    """The model the device sent up in round R: trained on its records alone since the aggregate of the round before.
+
+    Not kept in a study; the device's epochs of round R are run again.
+    """
+    hyper, sent = victim.study.training, broadcasts(directory)
+    if len(sent) != victim.study.rounds:
+        raise EnvironmentFault(f"{directory}: rounds/ holds {len(sent)} of {victim.study.rounds} broadcasts")
+    context = victim.context(0)
+    theta = sent[-2]["parameters"] if len(sent) > 1 else initial_state(context).parameters
+    state = replace(ModelState.fresh(theta), epochs=max(0, victim.state.epochs - hyper.local_epochs))
+    _, upload = method(victim.study.method).before_upload(state, context)
+    return ReleasedModel(upload["parameters"], victim.shape)
 
 
 def uploaded_codes(victim: Victim) -> tuple[UploadedCodes, NDArray[np.int64]]:

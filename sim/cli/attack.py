@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from broker_server.records import AttackRecord
 
 ROUTES = {
-    "white_box": "inversion of the device's own model",
+    "white_box_final": "inversion of the device's model after the last round",
+    "white_box_uploaded": "inversion of the model that the device uploaded in the last round",
     "latent_only": "inversion of a surrogate learned from the device's codes alone",
     "shadow": "decoding of the device's codes by a shadow device with public records",
 }
@@ -21,6 +22,9 @@ def attack(
     victim: Annotated[int, typer.Option(help="number of the device, from 1")] = 1,
     starts: Annotated[int, typer.Option(help="starting points, that is outputs at most")] = 100,
     steps: Annotated[int, typer.Option(help="Adam steps of each at most")] = 1000,
+    model: Annotated[
+        str, typer.Option(help="where parameters are shared: final, or uploaded in the last round")
+    ] = "final",
     knows: Annotated[
         list[str] | None, typer.Option(help="records, initial-weights: more than the paper's attacker has")
     ] = None,
@@ -41,7 +45,7 @@ def attack(
             raise ConfigError("--linkage and --knows: choose one")
         record = link_study(study, victim=victim)
     else:
-        record = attack_study(study, victim=victim, starts=starts, steps=steps, knows=knows or ())
+        record = attack_study(study, victim=victim, starts=starts, steps=steps, model=model, knows=knows or ())
     if json_:
         print(json.dumps({"study": str(study)} | _json(record)))
     else:

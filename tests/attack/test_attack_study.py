@@ -1,0 +1,191 @@
+"""An attack on a finished study: whom it takes for the victim, what it writes down, what it refuses."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+from attack.attack_tools import FEATURES, SMALL, finished_study
+
+from broker_server import results
+from broker_server.checkpoint import load_checkpoint
+from broker_server.records import AttackRecord
+from broker_server.store import StudyStore
+from edge_client.errors import ConfigError, EnvironmentFault
+from edge_client.methods.context import LocalContext
+from edge_client.methods.gca import Gca
+from edge_client.model.choice import trainer_for
+from edge_client.model.trainer import ModelState
+from sim.attack.shadow import attack as shadow_attack
+from sim.attack.study import attack_study, link_study
+from sim.attack.victim import bystanders, load_victim, uploaded_codes
+from sim.cli.app import run as command
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    return finished_study(tmp_path / "study")
+
+
+def kept(study: Path) -> list[AttackRecord]:
+    with StudyStore.open(study) as store:
+        return results.attacks(store, results.last_run(store).run)
+
+
+# ---- the victim ------------------------------------------------------------------------------------------------------
+
+
+def test_the_codes_are_those_of_one_more_round(study: Path) -> None:
+    victim = load_victim(study, 1)
+    seen, rows = uploaded_codes(victim)
+    trainer = trainer_for(SMALL, FEATURES)
+    context = LocalContext(SMALL, trainer, victim.samples, 7, "dev-0001", 3, lambda *told: None)
+    parameters = load_checkpoint(study / "models" / "dev-0001.safetensors")[0]["parameters"]
+    state, upload = Gca().before_upload(ModelState.fresh(parameters), context)
+    np.testing.assert_allclose(seen.codes, upload["latents"], atol=1e-6)
+    np.testing.assert_allclose(seen.codes, trainer.encode(state.parameters, victim.samples[rows]), atol=1e-6)
+    assert victim.state.epochs == 2 * (SMALL.recon_epochs + SMALL.align_epochs)
+
+
+def test_the_reference_bank_is_normal_held_out_and_the_attackers_records_are_others(study: Path) -> None:
+    victim = load_victim(study, 1)
+    others = bystanders(study, victim)
+    assert others.reference.shape == (100, FEATURES) and others.public.shape == (40, FEATURES)
+    with np.load(study / "shards" / "test.npz") as file:
+        normals = {row.tobytes() for row in file["test"][file["labels"] == 0]}
+    bank, public, trained = ({row.tobytes() for row in part} for part in (*vars(others).values(), victim.samples))
+    assert bank <= normals and public <= normals and not bank & public and not bank & trained
+
+
+# ---- what is written down --------------------------------------------------------------------------------------------
+
+
+def test_an_outcome_is_kept_and_replaced_by_one_of_the_same_settings(study: Path) -> None:
+    assert kept(study) == []
+    first = attack_study(study, starts=6, steps=10)
+    assert kept(study) == [first] == [attack_study(study, starts=6, steps=10)]
+    other = attack_study(study, starts=5, steps=10)
+    assert kept(study) == [other, first]
+    assert first.attack == "latent_only" and first.details["outputs"] == 6 and first.details["codes"] == 20
+    assert any("moments" in remark for remark in first.details["remarks"])
+
+
+def test_an_attack_leaves_the_study_as_it_was(study: Path) -> None:
+    before = {path: path.read_bytes() for path in study.rglob("*") if path.is_file() and "sqlite" not in path.name}
+    attack_study(study, starts=3, steps=2)
+    link_study(study)
+    assert {path: path.read_bytes() for path in before} == before
+    with StudyStore.open(study) as store:
+        assert results.last_run(store).completed == 1
+
+
+def test_a_small_test_set_is_told(tmp_path: Path) -> None:
+    record = attack_study(finished_study(tmp_path / "s", normals=30), starts=3, steps=2)
+    assert record.details["reference"] == 30 and any("bank of 30" in remark for remark in record.details["remarks"])
+
+
+# ---- stronger attackers ----------------------------------------------------------------------------------------------
+
+
+def test_a_shadow_with_the_victims_own_records_and_weights_reads_codes_as_the_victim_does(study: Path) -> None:
+    """The best case of a shadow: the same start, the same records. What differs is the order of the records."""
+    victim = load_victim(study, 1)
+    seen, rows = uploaded_codes(victim)
+    sent = [load_checkpoint(path)[0] for path in sorted((study / "rounds").iterdir())]
+    trainer = trainer_for(SMALL, FEATURES)
+    context = LocalContext(SMALL, trainer, victim.samples, 7, "dev-0001", 0, lambda *told: None)
+    initial = Gca().initial(context).parameters
+    guesses = shadow_attack(seen, sent, victim.samples, 7, initial=initial)
+    errors = np.square(guesses - victim.samples[rows]).mean(axis=1)
+    shuffled = np.square(guesses - np.roll(victim.samples[rows], 1, axis=0)).mean(axis=1)
+    assert errors.mean() < 0.5 * shuffled.mean()
+
+
+@pytest.mark.parametrize("knows", [["records"], ["initial-weights"], ["records", "initial-weights"]])
+def test_each_knowledge_is_an_outcome_of_its_own(study: Path, knows: list[str]) -> None:
+    plain = attack_study(study, starts=4, steps=10)
+    told = attack_study(study, starts=4, steps=10, knows=knows)
+    assert told.knows == "+".join(sorted(knows)) and told.ntmse != plain.ntmse
+    assert ("paired_ntmse" in told.details) == ("records" in knows)
+    assert len(kept(study)) == 2
+
+
+def test_a_shadow_needs_records(tmp_path: Path) -> None:
+    study = finished_study(tmp_path / "s", normals=100)  # all of them are in the reference bank
+    with pytest.raises(ConfigError, match="no public records"):
+        attack_study(study, starts=3, steps=2, knows=["records"])
+
+
+def test_linkage_of_a_device_that_hardly_moves_is_certain(study: Path) -> None:
+    record = link_study(study)
+    assert record.details["common"] > 0 and record.details["chance"] == 1 / 20
+    assert record.details["linked"] >= 0.5 * record.details["common"]
+    assert kept(study) == [record]
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"victim": 2}, "devices 1 to 1"),
+        ({"victim": 0}, "devices 1 to 1"),
+        ({"starts": 0}, "--starts 0"),
+        ({"steps": -1}, "steps"),
+        ({"knows": ["everything"]}, "choose records or initial-weights"),
+        ({"model": "stolen"}, "choose final or uploaded"),
+        ({"model": "uploaded"}, "upload no model"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(study: Path, given: dict, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        attack_study(study, **given)
+
+
+def test_an_unfinished_or_damaged_study_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFault, match="holds no study"):
+        attack_study(tmp_path)
+    with pytest.raises(ConfigError, match="did not complete"):
+        attack_study(finished_study(tmp_path / "unfinished", completed=False))
+    study = finished_study(tmp_path / "robbed")
+    (study / "models" / "dev-0001.safetensors").unlink()
+    with pytest.raises(EnvironmentFault, match="another --victim"):
+        attack_study(study)
+
+
+def test_a_store_that_is_read_only_says_so(study: Path) -> None:
+    with StudyStore.open(study) as store, pytest.raises(EnvironmentFault, match="readonly"):
+        store.record_attack(1, AttackRecord("dev-0001", "linkage", "", 0, 0, None, None))
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_says_what_the_figures_mean(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert command(["attack", str(study), "--starts", "4", "--steps", "5"]) == 0
+    out = capfd.readouterr().out
+    record = kept(study)[0]
+    assert f"{record.ntmse:.3f}" in out and f"{record.excess_cosine:+.3f}" in out
+    assert ("farther from" if record.ntmse > 1 else "nearer to") in out
+    assert command(["attack", str(study), "--starts", "4", "--steps", "5", "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert told["ntmse"] == record.ntmse and told["knows"] == [] and told["records"] == 40
+
+
+def test_the_command_links(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert command(["attack", str(study), "--linkage", "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert told["attack"] == "linkage" and told["linked"] <= told["common"] and "ntmse" not in told
+    assert command(["attack", str(study), "--linkage"]) == 0
+    assert "by chance 5.0 %" in capfd.readouterr().out
+    assert command(["attack", str(study), "--linkage", "--knows", "records"]) == 2
+
+
+def test_the_table_is_added_to_a_study_that_has_none(study: Path) -> None:
+    with sqlite3.connect(study / "study.sqlite") as raw:
+        assert raw.execute("SELECT count(*) FROM sqlite_master WHERE name = 'attacks'").fetchone() == (0,)
+    attack_study(study, starts=2, steps=1)
+    with sqlite3.connect(study / "study.sqlite") as raw:
+        assert raw.execute("SELECT count(*) FROM attacks").fetchone() == (1,)
