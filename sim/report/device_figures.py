@@ -46,15 +46,17 @@ def timeline(studies: Sequence[ReportStudy], parts: Sequence[Sequence[DeviceRoun
     spare = ("var(--c3)", "var(--c5)", "var(--c6)", "var(--c9)")
     colours = [STAGE_COLOURS.get(stage) or spare[place % len(spare)] for place, stage in enumerate(order)]
     y = {"field": "device", "type": "nominal", "title": None, "axis": {"labelLimit": 84, "labelOverlap": False}}
+    # The scale is given: a study without marks would leave that of their layer without extent.
+    x = {"type": "quantitative", "title": "seconds since the run began",
+         "scale": {"domain": "$span"}, "axis": {"grid": True}}  # fmt: skip
     this = {"filter": "datum.s === $study"}
     spec = {
-        "width": "container", "height": {"step": 20},
+        "width": "container", "height": "$height",
         "layer": [
             {"data": {"name": "rows"}, "transform": [this], "params": [MOUSE_ZOOM],
              "mark": {"type": "bar", "height": 11, "clip": True},
              "encoding": {
-                 "y": y, "x": {"field": "begin", "type": "quantitative", "title": "seconds since the run began",
-                               "axis": {"grid": True}}, "x2": {"field": "end"},
+                 "y": y, "x": {**x, "field": "begin"}, "x2": {"field": "end"},
                  "color": {"field": "stage", "type": "nominal", "title": None, "legend": {"orient": "top"},
                            "scale": {"domain": order, "range": colours}},
                  "tooltip": [{"field": "device", "title": "device"}, {"field": "round", "title": "round"},
@@ -65,7 +67,7 @@ def timeline(studies: Sequence[ReportStudy], parts: Sequence[Sequence[DeviceRoun
              "mark": {"type": "point", "filled": True, "size": 70, "opacity": 1, "color": "var(--alarm)",
                       "stroke": "var(--paper)", "strokeWidth": 1, "clip": True},
              "encoding": {
-                 "y": y, "x": {"field": "at", "type": "quantitative"},
+                 "y": y, "x": {**x, "field": "at"},
                  "shape": {"field": "fate", "type": "nominal", "title": None, "legend": None,
                            "scale": {"domain": list(FATES), "range": list(FATES.values())}},
                  "tooltip": [{"field": "device", "title": "device"}, {"field": "round", "title": "round"},
@@ -81,7 +83,10 @@ def timeline(studies: Sequence[ReportStudy], parts: Sequence[Sequence[DeviceRoun
     if cut:
         caption += f" Too long to be shown whole: {'; '.join(cut)}."
     keys = tuple(Key(stage, colour) for stage, colour in zip(order, colours, strict=True))
-    return Figure("timeline", "What each device did, and when", caption, spec, bars, _choice(labels), keys,
+    sizes = [{"$height": 20 * max(1, len({row["device"] for row in (*bars, *marks) if row["s"] == number})),
+              "$span": [0, max((row["end"] for row in bars if row["s"] == number), default=1)]}
+             for number in range(len(studies))]  # fmt: skip
+    return Figure("timeline", "What each device did, and when", caption, spec, bars, _choice(labels, sizes), keys,
                   {"marks": marks})  # fmt: skip
 
 
@@ -111,8 +116,8 @@ def centroids(found: Mapping[str, Sequence[Broadcast]]) -> Figure:
         ],
     }  # fmt: skip
     quantities = (
-        Option("support", {"$y": "support", "$y_mean": "mean", "$y_title": "support N_k, codes"}),
-        Option("weight", {"$y": "weight", "$y_mean": "one", "$y_title": "weight w_k"}),
+        Option("support", {"$y": "support", "$y_mean": "mean", "$y_title": "support Nₖ, codes"}),
+        Option("weight", {"$y": "weight", "$y_mean": "one", "$y_title": "weight wₖ"}),
     )
     scales = Option("linear", {"$scale": "linear"}), Option("logarithmic", {"$scale": "log"})
     return Figure(
@@ -173,9 +178,13 @@ def codes(maps: Mapping[str, LatentMap]) -> Figure:
     )  # fmt: skip
 
 
-def _choice(labels: Sequence[str]) -> tuple[Choice, ...]:
-    """Let the reader choose the study; studies are numbers in expressions, because a name may hold anything."""
-    return (Choice("study", tuple(Option(label, {"$study": place}) for place, label in enumerate(labels))),)
+def _choice(labels: Sequence[str], more: Sequence[Row] = ()) -> tuple[Choice, ...]:
+    """Let the reader choose the study, which may fill `more` blanks.
+
+    Studies are numbers in expressions, because a name may hold anything.
+    """
+    options = (Option(label, {"$study": place, **(more[place] if more else {})}) for place, label in enumerate(labels))
+    return (Choice("study", tuple(options)),)
 
 
 def _last_that_fits(found: Sequence[DeviceRound]) -> int:

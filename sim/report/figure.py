@@ -1,8 +1,8 @@
 """A figure: a Vega-Lite specification with blanks, its rows, and the choices that fill the blanks.
 
 A blank is a name with a dollar sign, such as "$x". Where it is a whole string, any value may take its place; inside a
-longer string only text. Text of a study never gets into a specification's expressions: rows are data, and so is the
-domain of a scale, in which nothing is filled.
+longer string only text. Text of a study never gets into a specification's expressions: rows are data, and so are the
+values that a scale lists as its domain, in which nothing is filled.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,10 @@ class Figure:
 def fill(value: Any, blanks: Mapping[str, Any]) -> Any:
     """Return a specification with its blanks filled; `page.js` does the same."""
     if isinstance(value, dict):
-        return {key: inner if key == "domain" else fill(inner, blanks) for key, inner in value.items()}
+        return {
+            key: inner if key == "domain" and isinstance(inner, list) else fill(inner, blanks)
+            for key, inner in value.items()
+        }
     if isinstance(value, list | tuple):
         return [fill(inner, blanks) for inner in value]
     if isinstance(value, str) and "$" in value:

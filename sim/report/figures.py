@@ -20,7 +20,7 @@ MOUSE_ZOOM = {
     },
     "bind": "scales",
 }
-BYTES_LABEL = "replace(format(datum.value, '~s'), 'G', ' G') + 'B'"
+BYTES_LABEL = "replace(format(datum.value, '~s'), regexp('([a-zA-Z]?)$'), ' $1B')"
 QUALITY_NAMES = {"accuracy": "accuracy", "auroc": "AUROC", "average_precision": "average precision"}
 PART_COLOURS = ("var(--c0)", "var(--c5)", "var(--c2)", "var(--c7)", "var(--c1)", "var(--pale)")
 SHORTEST = 0.001
@@ -111,7 +111,7 @@ def bytes_by_part(studies: Sequence[ReportStudy], legend: tuple[Key, ...]) -> Fi
     present = [part for part in PARTS if any(row["part"] == part for row in rows)]
     colours = dict(zip(PARTS, PART_COLOURS, strict=True))
     spec = {
-        "width": "container", "height": {"step": 44}, "data": {"name": "rows"},
+        "width": "container", "height": 44 * len({row["row"] for row in rows}), "data": {"name": "rows"},
         "mark": {"type": "bar", "height": 14},
         "encoding": {
             "y": {"field": "row", "type": "nominal", "sort": None, "title": None,
@@ -149,19 +149,19 @@ def round_times(studies: Sequence[ReportStudy], legend: tuple[Key, ...]) -> Figu
             drawn = {f"q{round(100 * q)}": compact(max(value, SHORTEST))
                      for q, value in zip(QUANTILES, values, strict=True)}  # fmt: skip
             rows.append({"what": what, "study": key.label, "count": count, **drawn})
+    stages = len({row["what"] for row in rows})
     y: dict[str, Any] = {"field": "what", "type": "nominal", "sort": None, "title": None,
                          "axis": {"labelColor": "var(--ink)", "labelLimit": 110}}  # fmt: skip
     offset = {"field": "study", "type": "nominal", "sort": None}
     x = {"type": "quantitative", "title": "seconds", "scale": {"type": "$scale"},
-         "axis": {"grid": True, "labelExpr": "format(datum.value, ',~r')",
-                  "tickCount": {"expr": "width < 420 ? 4 : 8"}}}  # fmt: skip
+         "axis": {"grid": True, "labelExpr": "format(datum.value, ',~r')", "values": "$values"}}  # fmt: skip
     shown = [(f"q{round(100 * q)}", name) for q, name in zip(
         QUANTILES, ("5 %", "25 %", "median", "75 %", "95 %"), strict=True)]  # fmt: skip
     tooltip = [{"field": "study", "title": "study"}, {"field": "what", "title": "stage"},
                *({"field": name, "format": ",.4~r", "title": f"{title}, s"} for name, title in shown),
                {"field": "count", "title": "measured"}]  # fmt: skip
     spec = {
-        "width": "container", "height": {"step": 22 if len(studies) == 1 else 14, "for": "offset"},
+        "width": "container", "height": stages * (30 if len(studies) == 1 else 12 + 14 * len(studies)),
         "data": {"name": "rows"},
         "encoding": {"y": y, "yOffset": offset, "color": _study_scale(legend), "tooltip": tooltip},
         "layer": [
@@ -174,7 +174,11 @@ def round_times(studies: Sequence[ReportStudy], legend: tuple[Key, ...]) -> Figu
              "encoding": {"x": {**x, "field": "q50"}}},
         ],
     }  # fmt: skip
-    scales = Option("logarithmic", {"$scale": "log"}), Option("linear", {"$scale": "linear"})
+    powers = [10.0**exponent for exponent in range(-3, 7)]
+    scales = (
+        Option("logarithmic", {"$scale": "log", "$values": powers}),
+        Option("linear", {"$scale": "linear", "$values": None}),
+    )
     return Figure(
         "round-times", "How long rounds and their stages took",
         "Point: median; bar: the middle half; line: from 5 to 95 %. A round is the server's, from its opening to the "

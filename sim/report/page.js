@@ -7,11 +7,19 @@ function fill(value, blanks) {
   if (Array.isArray(value)) return value.map((inner) => fill(inner, blanks));
   if (value && typeof value === "object")
     return Object.fromEntries(Object.entries(value).map(([key, inner]) =>
-      [key, key === "domain" ? inner : fill(inner, blanks)]));
+      [key, key === "domain" && Array.isArray(inner) ? inner : fill(inner, blanks)]));
   if (typeof value !== "string" || !value.includes("$")) return value;
   if (value in blanks) return blanks[value];
   const names = Object.keys(blanks).sort((a, b) => b.length - a.length);
   return names.reduce((text, name) => text.split(name).join(String(blanks[name])), value);
+}
+
+// The page has legends of its own, which a narrow screen can wrap.
+function unlegended(value) {
+  if (Array.isArray(value)) return value.map(unlegended);
+  if (!value || typeof value !== "object") return value;
+  return Object.fromEntries(Object.entries(value).map(([key, inner]) =>
+    [key, key === "legend" ? null : unlegended(inner)]));
 }
 
 function chosen(figure, box) {
@@ -19,12 +27,12 @@ function chosen(figure, box) {
   const selects = box.querySelectorAll("select");
   figure.choices.forEach((options, place) =>
     Object.assign(blanks, options[selects[place] ? selects[place].value : 0]));
-  return { ...fill(figure.spec, blanks), datasets: figure.rows };
+  return fill(figure.spec, blanks);
 }
 
 async function draw(figure, box) {
   const plot = box.querySelector(".plot");
-  const spec = { ...chosen(figure, box), config: { ...report.config, legend: { disable: true } } };
+  const spec = { ...unlegended(chosen(figure, box)), datasets: figure.rows, config: report.config };
   spec.autosize = { type: "fit-x", contains: "padding" };
   try {
     plot.result?.finalize();
@@ -40,8 +48,7 @@ async function draw(figure, box) {
 function coloured(value, style) {
   if (Array.isArray(value)) return value.map((inner) => coloured(inner, style));
   if (value && typeof value === "object")
-    return Object.fromEntries(Object.entries(value).map(([key, inner]) =>
-      [key, key === "datasets" ? inner : coloured(inner, style)]));
+    return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, coloured(inner, style)]));
   const name = typeof value === "string" && /^var\((--\w+)\)$/.exec(value);
   return name ? style.getPropertyValue(name[1]).trim() : value;
 }
@@ -50,7 +57,10 @@ async function save(figure, box, name) {
   const style = getComputedStyle(document.documentElement);
   const background = style.getPropertyValue("--paper").trim();
   const config = { ...report.config, background };
-  const spec = coloured({ ...chosen(figure, box), title: figure.title, config, width: 760, padding: 20 }, style);
+  const spec = {
+    ...coloured({ ...chosen(figure, box), config }, style),
+    datasets: figure.rows, title: figure.title, width: 760, padding: 24,
+  };
   const view = new vega.View(vega.parse(vegaLite.compile(spec).spec), { renderer: "none" });
   const link = document.createElement("a");
   link.href = await view.toImageURL("png", 2);

@@ -16,14 +16,12 @@ Rows = Sequence[tuple[Key, ReportStudy, Costs]]
 
 def summary_table(rows: Rows) -> str:
     """Return peak and final accuracy beside the totals."""
-    head = ["study", "peak accuracy", "final accuracy", "final AUROC", "on the wire", "messages", "payload",
-            "time on the clock"]  # fmt: skip
+    head = ["study", "peak accuracy", "final accuracy", "on the wire", "messages", "payload", "time on the clock"]
     burnt = any(one.energy and one.energy.total is not None for *_, one in rows)
     return table([*head, *(["energy"] if burnt else [])], [[
         _study(key, study),
         _accuracy(one.peak, _where(one.peak)),
-        _accuracy(one.final, f"round {one.final.point.round}" if one.final else ""),
-        cell(_share(one.final.point.auroc)) if one.final and one.final.point.auroc is not None else none("-"),
+        _accuracy(one.final, f"AUROC {_share(one.final.point.auroc)}" if one.final else ""),
         _bytes(one.wire, "not counted"),
         _bytes(one.message),
         _payload(one),
@@ -87,11 +85,10 @@ def _reached(one: CurvePoint | None) -> str:
 
 
 def _payload(one: Costs) -> str:
-    if not one.full_exchange or one.parameters is None:
+    if not one.full_exchange:
         return cell(bytes_text(one.payload))
-    full = bytes_text(one.full_exchange)
-    times = f"{one.full_exchange / one.payload:,.1f} times this" if one.payload else "this sent nothing"
-    return cell(bytes_text(one.payload), f"all {one.parameters:,} parameters: {full}, {times}")
+    share = f"1 / {one.full_exchange / one.payload:,.1f} of" if 0 < one.payload < one.full_exchange else "against"
+    return cell(bytes_text(one.payload), f"{share} {bytes_text(one.full_exchange)} for all parameters")
 
 
 def _energy(one: Energy | None) -> str:

@@ -44,7 +44,8 @@ def costs(study: ReportStudy, curve: Sequence[CurvePoint], targets: Sequence[flo
         next((one for one in curve if one.peak), None), curve[-1] if curve else None,
         sum(one.payload for one in study.traffic), sum(one.message for one in study.traffic),
         sum(one.wire for one in study.crossings) if study.crossings else None, study.run.seconds_clock,
-        curve[-1].at.energy if curve else None, parameters, None if parameters is None else 2 * FP32 * parameters * len(study.fates),
+        curve[-1].at.energy if curve else None, parameters,
+        None if parameters is None else 2 * FP32 * parameters * len(study.fates),
         tuple((target, first_at(curve, target)) for target in targets),
     )  # fmt: skip
 
