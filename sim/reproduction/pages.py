@@ -14,20 +14,26 @@ WORDS = {"dataset", "row", "verdict", "peaks fell at"}
 COLUMNS = (
     "table", "dataset", "row", "published_mean_pct", "published_std_pct", "ours_mean_pct", "ours_std_pct",
     "difference_pp", "verdict", "seeds", "cut", "peaks_at", "peaks_before_alignment", "final_mean_pct",
-    "round_end_peak_mean_pct", "any_instant_peak_mean_pct", "auroc_final_mean", "average_precision_final_mean", "seconds_wall", "failure",
+    "round_end_peak_mean_pct", "any_instant_peak_mean_pct", "auroc_final_mean", "average_precision_final_mean",
+    "seconds_wall", "failure",
 )  # fmt: skip
 
 
 def show(table: str, compared: Sequence[Compared], console: Console) -> None:
     """Print one table, its order claims, and what must not be hidden."""
-    page = Table(title=f"{table}: {TITLES[table]}", title_justify="left", caption_justify="left")
-    page.caption = "accuracy in percent, mean ± standard deviation over seeds; difference in percentage points"
-    for name in ("dataset", "row", "published", "ours", "diff.", "verdict", "at round ends", "final", "peaks fell at"):
-        page.add_column(name, justify="left" if name in WORDS else "right", no_wrap=name in ("dataset", "row"))
+    page = Table(
+        title=f"{table}: {TITLES[table]}", title_justify="left", caption_justify="left", box=None, pad_edge=False
+    )
+    page.caption = (
+        "accuracy in percent, mean±standard deviation over seeds; difference in percentage points; at ends: the best "
+        "round end, the instants that all methods share"
+    )
+    for name in ("dataset", "row", "published", "ours", "diff.", "verdict", "at ends", "final", "peaks fell at"):
+        page.add_column(name, justify="left" if name in WORDS else "right", no_wrap=name != "peaks fell at")
     for one in compared:
         figure = one.figure
         page.add_row(
-            figure.dataset, figure.label, f"{figure.mean:.2f} ± {figure.std:.2f}", _ours(one),
+            figure.dataset, figure.label, f"{figure.mean:.2f}±{figure.std:.2f}", _ours(one),
             "-" if one.difference is None else f"{one.difference:+.2f}", one.verdict,
             _mean(one, "at_round_end", "{:.2f}"), _mean(one, "final", "{:.2f}"), _where(one),
         )  # fmt: skip
@@ -70,7 +76,7 @@ def write_csv(path: Path, compared: Sequence[Compared]) -> None:
 def _ours(one: Compared) -> str:
     if one.mean is None:
         return "-"
-    return f"{one.mean:.2f}" if one.std is None else f"{one.mean:.2f} ± {one.std:.2f}"
+    return f"{one.mean:.2f}" if one.std is None else f"{one.mean:.2f}±{one.std:.2f}"
 
 
 def _where(one: Compared) -> str:
