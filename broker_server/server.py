@@ -200,7 +200,8 @@ class Server:
             due = self.coordinator.farewell_due(self.now)
             if due <= self.now:
                 missed = ", ".join(sorted(self.coordinator.members.joined))
-                return self._carry_out([Note(f"no goodbye came from: {missed}")])
+                self._carry_out([Note(f"no goodbye came from: {missed}")])
+                return
             await self._until_stirred(due)
 
     async def _sweep(self, keeping: "asyncio.Task[None]") -> None:
@@ -223,7 +224,7 @@ class Server:
     async def _until_stirred(self, due: float | None) -> None:
         """Return when the coordinator has done something, or at this moment at the latest."""
         self._stirred.clear()
-        waits = [asyncio.ensure_future(self._stirred.wait())]
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._stirred.wait())]
         if due is not None:
             waits.append(asyncio.ensure_future(self._clock.sleep(max(0.0, due - self.now))))
         try:
@@ -273,6 +274,8 @@ class Server:
         except Exception as error:
             reason = f"aggregation of round {wish.round} failed: {type(error).__name__}: {error}"
             if isinstance(error, GcaError):  # an outcome of the run, and no fault of the program
-                return self.abort(reason)
-            return self._break(error, reason)
-        self._carry_out(self.coordinator.aggregated(result, self.now))
+                self.abort(reason)
+            else:
+                self._break(error, reason)
+        else:
+            self._carry_out(self.coordinator.aggregated(result, self.now))

@@ -47,6 +47,8 @@ T = TypeVar("T")
 
 FAREWELL_S = 10.0
 """How long the devices of an ended run may take to write their models."""
+SWEEP_S = 2.0
+"""How long a stopped server may take to leave nothing behind on the broker."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ class _Emulation:
         self._context = fork_server()
         self._running: set[str] = set()
         self._all_done = asyncio.Event()
+        self._buried: set[asyncio.Task[None]] = set()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._network_up: asyncio.Future[NetworkUp] = asyncio.get_running_loop().create_future()
         self._readings: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -118,10 +121,11 @@ class _Emulation:
                 self._start_devices(up.ports)
                 outcome = await self._unless_failed(serving)
                 await self._devices_done()
-            except (GcaError, asyncio.CancelledError) as error:
-                server.abort(str(error) or "interrupted")
+            except (Exception, asyncio.CancelledError) as error:
+                server.abort(str(error) or "interrupted")  # which tells the devices, and a person at once
                 await asyncio.wait([serving], timeout=FAREWELL_S)
-                serving.cancel()
+                serving.cancel()  # no more goodbyes, but it still sweeps the broker
+                await asyncio.wait([serving], timeout=SWEEP_S)
                 raise
             finally:
                 await self._last_reading(network)
@@ -174,24 +178,36 @@ class _Emulation:
                 self._fail(reason)
             case Counters(links):
                 round, booked = self._readings.popleft()
-                self.journal.wire(round, links)
+                try:
+                    self.journal.wire(round, links)
+                except Exception as error:  # the journal cannot write
+                    self._break(error)
                 booked.set_result(None)
 
     def _hear_device(self, child: Child[FromDevice], told: FromDevice) -> None:
-        match told:
-            case DeviceTold(telemetry):
-                self.journal.observe(telemetry)
-            case DeviceLog(text):
-                self.journal.note(f"{child.name}: {text}")
-            case DeviceFailed(reason, _):
-                self._fail(reason if child.name in reason else f"{child.name}: {reason}")
-            case DeviceDone():
-                self._running.discard(child.name)
+        try:
+            match told:
+                case DeviceTold(telemetry):
+                    self.journal.observe(telemetry)
+                case DeviceLog(text):
+                    self.journal.note(f"{child.name}: {text}")
+                case DeviceFailed(reason, trace):
+                    self._fail(reason if child.name in reason else f"{child.name}: {reason}", trace)
+                case DeviceDone():
+                    self._running.discard(child.name)
+        except Exception as error:  # the journal cannot write, or its reader has gone
+            self._break(error)
 
     def _device_gone(self, child: Child[FromDevice]) -> None:
-        child.process.join()
+        burying = asyncio.ensure_future(self._bury(child))
+        self._buried.add(burying)
+        burying.add_done_callback(self._buried.discard)
+
+    async def _bury(self, child: Child[FromDevice]) -> None:
+        """Take note of the end of a device's process, once it has ended."""
+        code = await child.ended()
         if child.name in self._running:
-            self._fail(f"{child.name} died with exit code {child.process.exitcode}")
+            self._fail(f"{child.name} died with exit code {code}")
         elif not self._running:
             self._all_done.set()
 
@@ -219,9 +235,17 @@ class _Emulation:
 
     # ---- how it ends --------------------------------------------------------------------------------------------
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, trace: str = "") -> None:
+        """End the run for this reason; `trace` is the traceback of a child, which --debug shows."""
+        error = GcaError(reason)
+        if trace:
+            error.add_note(trace)
+        self._break(error)
+
+    def _break(self, error: Exception) -> None:
         if not self.closing and not self._failure.done():
-            self._failure.set_exception(GcaError(reason))
+            self._failure.set_exception(error)
+            self._failure.exception()  # seen, also if nobody waits any more
 
     async def _unless_failed(self, awaited: Awaitable[T]) -> T:
         """Await something, but let the first failure of any process end the wait within a moment."""

@@ -15,7 +15,6 @@ from sim.emulation.child import begin, die_with_parent
 from sim.emulation.pipe import (
     Counters,
     CountersPlease,
-    CutLink,
     NetworkFailed,
     NetworkUp,
     Pipe,
@@ -60,8 +59,6 @@ async def _run(spec: NetworkSpec, pipe: Pipe[ToNetwork]) -> None:
         match message:
             case CountersPlease():
                 pipe.send(Counters({device: proxy.counters() for device, proxy in proxies.items()}))
-            case CutLink(device):
-                proxies[device].reset_connections()
 
     pipe.listen(obey, closed.set)
     pipe.send(NetworkUp(f"mqtt://{host}:{port}", ports))

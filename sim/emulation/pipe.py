@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Generic, TypeVar
 
@@ -63,13 +64,7 @@ class CountersPlease(msgspec.Struct, frozen=True, tag=True):
     """Asks the network for `Counters`."""
 
 
-class CutLink(msgspec.Struct, frozen=True, tag=True):
-    """Asks the network to cut all connections of one device."""
-
-    device: str
-
-
-ToNetwork = CountersPlease | CutLink
+ToNetwork = CountersPlease
 
 
 class Pipe(Generic[T]):
@@ -80,11 +75,9 @@ class Pipe(Generic[T]):
         self._decoder = msgspec.msgpack.Decoder(receives)
 
     def send(self, message: msgspec.Struct) -> None:
-        """Send; a peer that has gone is noticed by whoever waits for it, not here."""
-        try:
+        """Send; a peer that has gone, or an end that is closed, is noticed by whoever waits for it, not here."""
+        with suppress(OSError):
             self._connection.send_bytes(msgspec.msgpack.encode(message))
-        except (BrokenPipeError, ConnectionResetError):
-            return
 
     def receive(self) -> T:
         """Return the next message; blocks; raises EOFError when the peer has gone."""
@@ -98,11 +91,11 @@ class Pipe(Generic[T]):
         def readable() -> None:
             try:
                 while self._connection.poll():
-                    on_message(self.receive())
-            except (EOFError, ConnectionResetError, OSError):
+                    loop.call_soon(on_message, self.receive())  # later: what fails in it says nothing about the peer
+            except (EOFError, OSError):
                 loop.remove_reader(self._connection.fileno())
                 self._connection.close()
-                on_end()
+                loop.call_soon(on_end)
 
         loop.add_reader(self._connection.fileno(), readable)
 

@@ -1,5 +1,6 @@
 """Child processes of an emulation: started from a fork server, watched, and never left behind."""
 
+import asyncio
 import multiprocessing
 import os
 import sys
@@ -46,6 +47,16 @@ class Child(Generic[T]):
             self.process.start()
         theirs.close()
         self.pipe: Pipe[T] = Pipe(ours, receives)
+
+    async def ended(self) -> int | None:
+        """Return the exit code once the process has ended, however long that takes after its end of the pipe."""
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self.process.sentinel, over.set)
+        try:
+            await over.wait()
+        finally:
+            loop.remove_reader(self.process.sentinel)
+        return self.process.exitcode
 
 
 @contextmanager
