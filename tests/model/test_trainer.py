@@ -4,22 +4,28 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model.engines import ENGINES, trainer_on, vectors
 
 from edge_client.errors import ConfigError, GcaError, ProtocolError
 from edge_client.model.autoencoder import Architecture, initial_parameters
-from edge_client.model.trainer import ModelState, NumpyTrainer, nearest_centroids
+from edge_client.model.trainer import ModelState, nearest_centroids
 
 ARCH = Architecture(4, hidden=(8,), latent_dim=3)
-TRAINER = NumpyTrainer(ARCH)
 STEP = {"batch_size": 50}
 RATES = np.array([1e-3])
 
 
+@pytest.fixture(params=ENGINES)
+def trainer(request):
+    return trainer_on(request.param, ARCH)
+
+
 @pytest.fixture
-def problem():
+def problem(trainer):
     rng = np.random.default_rng(7)
     return {
-        "state": TRAINER.initial(rng),
+        "trainer": trainer,
+        "state": trainer.initial(rng),
         "samples": rng.standard_normal((120, 4)).astype(np.float32),
         "order": rng.permutation(120),
         "centroids": rng.standard_normal((5, 3)).astype(np.float32),
@@ -29,7 +35,7 @@ def problem():
 
 def reconstruct(problem, **changes):
     p = {**problem, **changes}
-    state, losses = TRAINER.reconstruct(
+    state, losses = p["trainer"].reconstruct(
         p["state"], p["samples"], p["order"][None], **STEP, learning_rates=RATES, proximal=p.get("proximal")
     )
     return state, losses[0]
@@ -38,12 +44,8 @@ def reconstruct(problem, **changes):
 def align(problem, **changes):
     p = {**problem, **changes}
     to = {"centroids": p["centroids"], "weights": p["weights"]}
-    state, losses = TRAINER.align(p["state"], p["samples"], p["order"][None], **to, **STEP, learning_rates=RATES)
+    state, losses = p["trainer"].align(p["state"], p["samples"], p["order"][None], **to, **STEP, learning_rates=RATES)
     return state, losses[0]
-
-
-def vectors(state):
-    return state.parameters, state.first_moment, state.second_moment
 
 
 @pytest.mark.parametrize("phase", [reconstruct, align])
@@ -117,13 +119,13 @@ def test_score_is_the_squared_reconstruction_error(problem):
     """Zero parameters reconstruct zero, so that s(x) = ||x||^2; (1, 2, 3, 4) scores 30."""
     zero = np.zeros(ARCH.parameters, np.float32)
     x = np.array([[1, 2, 3, 4], [0, 0, 0, 0.5]], np.float32)
-    assert TRAINER.score(zero, x).tolist() == [30.0, 0.25]
-    assert TRAINER.score(zero, x).dtype == TRAINER.encode(zero, x).dtype == np.float32
+    assert problem["trainer"].score(zero, x).tolist() == [30.0, 0.25]
+    assert problem["trainer"].score(zero, x).dtype == problem["trainer"].encode(zero, x).dtype == np.float32
 
 
 def test_a_record_beyond_the_number_range_scores_infinity(problem):
     x = np.array([[1e38, -1e38, 1e38, 1e38], [0, 0, 0, 0]], np.float32)
-    far, near = TRAINER.score(problem["state"].parameters, x)
+    far, near = problem["trainer"].score(problem["state"].parameters, x)
     assert far == np.inf and np.isfinite(near)
 
 
@@ -194,17 +196,21 @@ def test_unusable_arguments_are_refused_by_name(problem, change, error, words):
 def test_unusable_settings_are_refused(problem, change, words):
     usable = {"orders": problem["order"][None], "batch_size": 50, "learning_rates": RATES}
     with pytest.raises(ConfigError, match=words):
-        TRAINER.reconstruct(problem["state"], problem["samples"], **{**usable, **change})
+        problem["trainer"].reconstruct(problem["state"], problem["samples"], **{**usable, **change})
 
 
 def test_epochs_in_one_call_are_the_bits_of_single_calls(problem):
     orders = np.stack([np.random.default_rng(i).permutation(120) for i in range(3)])
     rates = np.array([1e-3, 1e-4, 1e-5])
-    together, losses = TRAINER.reconstruct(problem["state"], problem["samples"], orders, **STEP, learning_rates=rates)
+    together, losses = problem["trainer"].reconstruct(
+        problem["state"], problem["samples"], orders, **STEP, learning_rates=rates
+    )
     state = problem["state"]
     for epoch in range(3):
         one = slice(epoch, epoch + 1)
-        state, loss = TRAINER.reconstruct(state, problem["samples"], orders[one], **STEP, learning_rates=rates[one])
+        state, loss = problem["trainer"].reconstruct(
+            state, problem["samples"], orders[one], **STEP, learning_rates=rates[one]
+        )
         assert loss[0] == losses[epoch]
     assert all(a.tobytes() == b.tobytes() for a, b in zip(vectors(state), vectors(together), strict=True))
     assert (state.encoder_steps, state.epochs) == (together.encoder_steps, together.epochs) == (9, 3)
