@@ -152,12 +152,12 @@ class MemoryTransport:
         now, patience = self._loop.time(), self._settings.keepalive
         if self._down.trickling:
             self._last_in = now
-        due = min(self._last_out, self._last_in) + patience
+        due = min(self._last_out, self._last_in) + patience  # sums only: a difference may be rounded to less
         if due <= now:
-            if self._asked_at is not None and now - self._last_in >= patience:
+            if self._asked_at is not None and self._last_in + patience <= now:
                 self._end("no answer from the broker within the keepalive")
                 return
-            if self._asked_at is None or now - self._asked_at >= patience:
+            if self._asked_at is None or self._asked_at + patience <= now:
                 self._send(PingReq())
                 self._asked_at = now
             self._last_in = self._last_out = now

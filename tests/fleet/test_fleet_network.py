@@ -82,8 +82,8 @@ LANES = st.one_of(
         jitter=st.sampled_from([0.0, 0.3]),
         outages=OUTAGES,
     ),
-    # The proxy cuts an unshaped link's bytes into 45 segments at a time, which jitter would tell from one.
-    st.builds(LinkSpec, rate=st.none(), delay=st.sampled_from([0.0, 0.8]), outages=OUTAGES),
+    # The proxy cuts an unshaped link's bytes into 45 segments at a time; jitter or a window would tell that from one.
+    st.builds(LinkSpec, rate=st.none(), outages=OUTAGES),
 )
 
 
@@ -273,8 +273,10 @@ def test_a_long_outage_ends_the_connection_on_both_sides() -> None:
 
 
 def test_a_long_download_is_a_sign_of_life_and_so_is_a_long_upload() -> None:
-    """300 kB at 4 kbit/s take ten minutes, ten keepalives; the bytes of one message on the way are heard all the time.
-    An acknowledgement of the client's last PINGREQ waits behind them."""
+    """300 kB at 4 kbit/s take ten minutes, ten keepalives, but the bytes of a message on its way are heard all the time.
+
+    Up it is a third of that, as the real client gives up when it hears nothing for two keepalives, though it sends.
+    """
 
     async def main() -> list[int]:
         network = Network({"a": LinkProfile(name="slow", up=4e3, down=4e3, rtt=0.01)}, seed=1)
@@ -283,12 +285,12 @@ def test_a_long_download_is_a_sign_of_life_and_so_is_a_long_upload() -> None:
             await server.publish("big", bytes(300_000))
             taken = [len((await next_message(a)).payload)]
             await server.subscribe("up")
-            sending = asyncio.create_task(a.publish("up", bytes(200_000)))
+            sending = asyncio.create_task(a.publish("up", bytes(50_000)))
             taken.append(len((await next_message(server)).payload))
             await sending
             return taken
 
-    assert virtually(main()) == [300_000, 200_000]
+    assert virtually(main()) == [300_000, 50_000]
 
 
 # ---- against the real stack --------------------------------------------------------------------------------------
