@@ -28,7 +28,7 @@ def result_json(directory: Path) -> dict[str, Any]:
     with StudyStore.open(directory) as store:
         run = results.last_run(store)
         points = sound_curve(store, run)
-        best, last = results.peak(judged(points)), points[-1] if points else None
+        best, last = results.peak(judged(points, run.method)), points[-1] if points else None
         return {
             "study": str(directory), "dataset": run.dataset, "method": run.method, "devices": run.devices,
             "rounds": run.rounds, "peak_accuracy": best and best.accuracy, "peak": best and _where(best),
@@ -43,13 +43,13 @@ def result_json(directory: Path) -> dict[str, Any]:
         }  # fmt: skip
 
 
-def judged(points: list[Point]) -> list[Point]:
-    """Return the instants that a peak is chosen from: after every reconstruction epoch and at the end of a round.
+def judged(points: list[Point], method: str) -> list[Point]:
+    """Return the instants that a peak is chosen from, which are the paper's (its section "Evaluation Protocol").
 
-    These are the paper's; the epochs inside an alignment are part of the curve, but no candidates.
+    GCA: after every reconstruction epoch. Any other method once a round: parameter sharing after the aggregate was
+    taken over, `single` and `centralized` after the last epoch. The others are part of the curve, but no candidates.
     """
-    ends = set(results.by_round(points))
-    return [point for point in points if point.phase == "recon" or point in ends]
+    return [point for point in points if point.phase == "recon"] if method == "gca" else results.by_round(points)
 
 
 def show_summary(directory: Path, study: Study, input_dim: int, console: Console) -> None:
@@ -57,13 +57,14 @@ def show_summary(directory: Path, study: Study, input_dim: int, console: Console
     with StudyStore.open(directory) as store:
         run = results.last_run(store)
         points = sound_curve(store, run)
-        best = results.peak(judged(points))
+        best = results.peak(judged(points, run.method))
         fates: dict[str, int] = dict(
             store.rows("SELECT fate, count(*) FROM participants WHERE run = ? GROUP BY fate", run.run)
         )
         console.print(_accuracies(points, best, _table(console, "Mean over devices")))
         _say(console, remarks_on(points, best, run))
-        console.print(_costs(store, run.run, study, input_dim, sum(fates.values()), console))
+        uploads = study.devices * run.rounds if study.is_local else sum(fates.values())
+        console.print(_costs(store, run, study, input_dim, uploads, console))
         _say(console, [*agreement(store, run.run), *irregularities(store, run.run, fates)])
         _say(console, [f"time on the clock {duration_text(run.seconds_clock or 0)}, in all "
                        f"{duration_text(run.seconds_wall or 0)}"])  # fmt: skip
@@ -110,9 +111,14 @@ def remarks_on(points: list[Point], best: Point | None, run: RunRow) -> list[str
         remarks.append("no evaluation: the devices had no test set")
     else:
         remarks.append(
-            f"peak accuracy {_share(best.accuracy)} after epoch {best.epoch} of phase {printable(best.phase)} in "
-            f"round {best.round}; a peak is chosen by looking at the test set"
+            f"peak accuracy {_share(best.accuracy)} {_instant(best)}; a peak is chosen by looking at the test set"
         )
+        highest = results.peak(points)
+        if highest is not None and (highest.accuracy or 0.0) > (best.accuracy or 0.0):
+            remarks.append(
+                f"among all instants the highest is {_share(highest.accuracy)} {_instant(highest)}, where the paper "
+                "does not look for this method's peak"
+            )
         if best.devices < run.devices:
             remarks.append(f"the peak is a mean over {best.devices} of {run.devices} devices")
         if run.method == "gca" and best.round == 1 and best.phase == "recon":
@@ -127,24 +133,25 @@ def remarks_on(points: list[Point], best: Point | None, run: RunRow) -> list[str
     return remarks
 
 
-def _costs(store: StudyStore, run: int, study: Study, input_dim: int, uploads: int, console: Console) -> Table:
+def _costs(store: StudyStore, run: RunRow, study: Study, input_dim: int, uploads: int, console: Console) -> Table:
     """This run beside what sending all parameters both ways would have cost.
 
-    Payload of full-parameter exchange: 4 P each way for each of the `uploads` that were called for, that is 4 C P a
-    round when all C devices take part.
+    Payload of full-parameter exchange: 4 P for each of the `uploads` that were called for, and 4 C P down in each
+    round, as every device keeps up with the common model.
     """
     parameters = architecture_for(study.training, input_dim).parameters
-    exchanged = Bytes(FP32 * parameters * uploads, FP32 * parameters * uploads)
-    payload = results.application_bytes(store, run, "payload_bytes")
+    ((rounds,),) = store.rows("SELECT count(*) FROM rounds WHERE run = ?", run.run)
+    exchanged = Bytes(FP32 * parameters * uploads, FP32 * parameters * study.devices * rounds)
+    payload = results.application_bytes(store, run.run, "payload_bytes")
     table = _table(console, "Bytes over all devices and rounds (1 kB = 1000 B)")
     table.add_column("")
     for name in ("up", "down", "both"):
         table.add_column(name, justify="right")
     for name, row in (
         ("payload: tensors alone", payload),
-        ("message: msgpack bodies", results.application_bytes(store, run, "message_bytes")),
-        ("stream: MQTT on the link", results.stream_bytes(store, run)),
-        ("wire: with TCP/IP headers", results.wire_bytes(store, run)),
+        ("message: msgpack bodies", results.application_bytes(store, run.run, "message_bytes")),
+        ("stream: MQTT on the link", results.stream_bytes(store, run.run)),
+        ("wire: with TCP/IP headers", results.wire_bytes(store, run.run)),
         (f"full parameters (P = {parameters:,}), payload", exchanged),
     ):
         table.add_row(name, *(bytes_text(count) for count in _three(row)))
@@ -181,6 +188,12 @@ def irregularities(store: StudyStore, run: int, fates: dict[str, int]) -> list[s
 def _say(console: Console, lines: list[str]) -> None:
     for line in lines:
         console.print(line, markup=False, highlight=False)
+
+
+def _instant(point: Point) -> str:
+    if point.phase == "global":
+        return f"of the aggregate of round {point.round}"
+    return f"after epoch {point.epoch} of phase {printable(point.phase)} in round {point.round}"
 
 
 def _share(value: float | None) -> str:

@@ -53,7 +53,8 @@ def run_study(study: Study, directory: Path, display: Display, data_dir: Path | 
         federation = Federation(study, plan, shards, test, directory, broker, flops, order)
         finished = Finished(Outcome(False, 0, 0.0, "interrupted"), None)
         try:
-            with asyncio.Runner(loop_factory=VirtualLoop if study.clock == "virtual" and not study.is_local else None) as loop:
+            virtual = study.clock == "virtual" and not study.is_local
+            with asyncio.Runner(loop_factory=VirtualLoop if virtual else None) as loop:
                 finished = loop.run(_until_told_to_stop(federation, journal))
         except GcaError as error:
             finished = Finished(Outcome(False, 0, time.monotonic() - began, str(error)), None)

@@ -40,7 +40,7 @@ def row(done: Done, targets: Sequence[float]) -> Row:
     with StudyStore.open(done.directory) as store:
         run = results.last_run(store)
         found = instants(store, run.run)
-        best = results.peak(judged([one.point for one in found]))
+        best = results.peak(judged([one.point for one in found], run.method))
         fates = dict(store.rows("SELECT fate, count(*) FROM participants WHERE run = ? GROUP BY fate", run.run))
         last = found[-1] if found else None
         return Row(

@@ -46,14 +46,14 @@ def curve(study: ReportStudy) -> list[CurvePoint]:
     bands = _bands(study)
     points = [one.point for one in study.instants]
     per_round, seen = Counter(point.round for point in points), Counter[int]()
-    best = peak(judged(points))
+    best = peak(judged(points, study.run.method))
     curve = []
     for at in study.instants:
         point = at.point
         seen[point.round] += 1
         curve.append(CurvePoint(
             at, point.round - 1 + seen[point.round] / per_round[point.round],
-            at.wire_bytes if study.crossings else None, bands[point.round, point.phase, point.epoch],
+            at.wire_bytes if study.links_counted else None, bands[point.round, point.phase, point.epoch],
             seen[point.round] == per_round[point.round], point == best,
             point.round - (point.phase in BEFORE_EXCHANGE) <= 0,
         ))  # fmt: skip

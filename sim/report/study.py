@@ -110,6 +110,11 @@ class ReportStudy:
     remarks: tuple[str, ...]
 
     @property
+    def links_counted(self) -> bool:
+        """Whether the bytes on the wire are known: all links were counted, or nothing was ever sent."""
+        return bool(self.crossings) or not self.traffic
+
+    @property
     def link_name(self) -> str:
         return str(self.settings.get("link", "")) or "unknown link"
 
@@ -222,5 +227,5 @@ def _stages(store: StudyStore, run: RunRow) -> tuple[Stage, ...]:
 
 def _remarks(store: StudyStore, run: RunRow, points: list[Point]) -> tuple[str, ...]:
     fates = dict(store.rows("SELECT fate, count(*) FROM participants WHERE run = ? GROUP BY fate", run.run))
-    best = results.peak(judged(points))
+    best = results.peak(judged(points, run.method))
     return (*remarks_on(points, best, run), *agreement(store, run.run), *irregularities(store, run.run, fates))

@@ -7,6 +7,7 @@ from broker_server import results
 from broker_server.results import Point
 from broker_server.store import StudyStore
 from sim.reproduction.published import Measure
+from sim.summary import judged
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ def take(directory: Path, measure: Measure) -> Taken:
         run = results.last_run(store)
         points = results.curve(store, run.run)
         one_device = measure == "alignment_peak_of_one_device"
-        judged = _alignments_of_one_device(store, run.run) if one_device else as_the_paper_judges(points, run.method)
-        chosen, ends, best = results.peak(judged), results.peak(results.by_round(points)), results.peak(points)
+        looked_at = _alignments_of_one_device(store, run.run) if one_device else judged(points, run.method)
+        chosen, ends, best = results.peak(looked_at), results.peak(results.by_round(points)), results.peak(points)
         assert chosen and ends and best, "every device of a reproduction has the test set"
         last = points[-1]
         return Taken(
@@ -45,12 +46,6 @@ def take(directory: Path, measure: Measure) -> Taken:
             final=_percent(last), at_round_end=_percent(ends), anywhere=_percent(best), auroc=last.auroc,
             average_precision=last.average_precision, seconds_wall=run.seconds_wall or 0.0,
         )  # fmt: skip
-
-
-def as_the_paper_judges(points: list[Point], method: str) -> list[Point]:
-    """Return the instants that the paper takes the highest accuracy of (its appendix, "Evaluation"): every
-    reconstruction epoch of GCA, but of any other method only the end of each round."""
-    return [point for point in points if point.phase == "recon"] if method == "gca" else results.by_round(points)
 
 
 def _alignments_of_one_device(store: StudyStore, run: int) -> list[Point]:

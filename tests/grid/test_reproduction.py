@@ -4,10 +4,11 @@ import pytest
 
 from broker_server.results import Point
 from edge_client.errors import ConfigError
-from sim.reproduction.measures import Taken, as_the_paper_judges
+from sim.reproduction.measures import Taken
 from sim.reproduction.published import TITLES, Figure, figures
 from sim.reproduction.tables import Protocol, wanted
 from sim.reproduction.verdict import Compared, orders
+from sim.summary import judged
 
 
 def taken(accuracy: float, early: bool = False) -> Taken:
@@ -92,8 +93,8 @@ def test_gca_is_judged_at_reconstruction_epochs_and_the_others_at_round_ends() -
         return [Point(*instant, 2, 0.5, None, None, None) for instant in instants]
 
     gca = points((1, "recon", 1), (1, "recon", 2), (1, "align", 1), (2, "recon", 1))
-    assert as_the_paper_judges(gca, "gca") == [gca[0], gca[1], gca[3]]
+    assert judged(gca, "gca") == [gca[0], gca[1], gca[3]]
     fedavg = points((1, "recon", 1), (1, "recon", 2), (1, "global", 1), (2, "recon", 1), (2, "global", 1))
-    assert as_the_paper_judges(fedavg, "fedavg") == [fedavg[2], fedavg[4]]
+    assert judged(fedavg, "fedavg") == [fedavg[2], fedavg[4]]
     single = points((1, "recon", 1), (1, "recon", 2), (2, "recon", 1))
-    assert as_the_paper_judges(single, "single") == [single[1], single[2]]
+    assert judged(single, "single") == [single[1], single[2]]

@@ -27,10 +27,10 @@ SHEET = (
 )
 
 
-def written(folder: Path, curve: list[tuple[int, str, int, float]], lost: bool = False) -> Path:
+def written(folder: Path, curve: list[tuple[int, str, int, float]], lost: bool = False, method: str = "gca") -> Path:
     """Write a study of one device with this curve of (round, phase, epoch, accuracy)."""
     with StudyStore.create(folder) as store:
-        run = store.begin_run(RunPlan("demo", "00000000", "gca", 100, 2), 1, "breast_cancer")
+        run = store.begin_run(RunPlan("demo", "00000000", method, 100, 2), 1, "breast_cancer")
         evaluations = {
             round: tuple(
                 Evaluation(phase=phase, epoch=epoch, loss=0.5, threshold=1.0, accuracy=accuracy, auroc=accuracy,
@@ -100,7 +100,7 @@ def test_the_summary_says_what_must_not_be_hidden(tmp_path: Path) -> None:
 
 
 def test_a_peak_after_alignment_needs_no_remark(tmp_path: Path) -> None:
-    assert "precedes" not in shown(written(tmp_path, [*CURVE, (2, "align", 2, 1.0)]))
+    assert "precedes" not in shown(written(tmp_path, [*CURVE, (2, "recon", 2, 1.0)]))
 
 
 def test_a_lost_message_is_told_with_both_figures(tmp_path: Path) -> None:
@@ -138,10 +138,33 @@ def test_the_summary_fits_80_columns(tmp_path: Path, terminal: bool) -> None:
 
 
 def test_only_the_papers_instants_can_be_the_peak(tmp_path: Path) -> None:
-    """After reconstruction epochs and at the end of a round, so not in the midst of an alignment."""
+    """GCA's are the reconstruction epochs. That an alignment did better is said beside it."""
     curve = [(1, "recon", 1, 0.5), (1, "align", 1, 1.0), (1, "align", 2, 0.625), (2, "recon", 1, 0.625)]
     result = result_json(written(tmp_path, curve))
-    assert (result["peak_accuracy"], result["peak"]) == (0.625, {"round": 1, "phase": "align", "epoch": 2})
+    assert (result["peak_accuracy"], result["peak"]) == (0.625, {"round": 2, "phase": "recon", "epoch": 1})
+    assert (
+        "among all instants the highest is 100.00 % after epoch 1 of phase align in round 1, where the paper does not "
+        "look for this method's peak"
+    ) in shown(tmp_path)
+
+
+def test_the_peak_of_a_shared_model_is_one_of_its_aggregates(tmp_path: Path) -> None:
+    curve = [(1, "recon", 1, 1.0), (1, "global", 1, 0.5), (2, "recon", 1, 0.75), (2, "global", 1, 0.625)]
+    written(tmp_path, curve, method="fedavg")
+    result = result_json(tmp_path)
+    assert (result["peak_accuracy"], result["peak"]) == (0.625, {"round": 2, "phase": "global", "epoch": 1})
+    text = shown(tmp_path)
+    assert "peak accuracy 62.50 % of the aggregate of round 2;" in text
+    assert "the highest is 100.00 % after epoch 1 of phase recon in round 1" in text and "precedes" not in text
+
+
+def test_training_alone_is_judged_once_a_round_and_set_beside_what_sharing_costs(tmp_path: Path) -> None:
+    """One device sending and getting P = 48 floats in two rounds: 384 B each way."""
+    curve = [(1, "recon", 1, 0.75), (1, "recon", 2, 0.5), (2, "recon", 1, 0.25), (2, "recon", 2, 0.625)]
+    written(tmp_path, curve, method="single")
+    assert result_json(tmp_path)["peak"] == {"round": 2, "phase": "recon", "epoch": 2}
+    study = load_study("demo", {"devices": 1, "method": "single", "training.hidden": [3], "training.latent_dim": 2})
+    assert "full parameters (P = 48), payload 384 B 384 B 768 B" in shown(tmp_path, study)
 
 
 def test_a_device_cannot_spoil_the_figures(tmp_path: Path) -> None:
@@ -177,7 +200,8 @@ def test_uploads_and_remarks_that_matter_are_told(tmp_path: Path) -> None:
     assert "and 2 more remarks" in text and "waiting" not in text
     assert "the run did not complete: [/b] too few uploads" in text
     assert "the peak is a mean over 1 of 2 devices" in text
-    assert "full parameters (P = 48), payload 576 B 576 B 1.15 kB" in text  # 3 called for, 4 * 48 bytes each
+    # 3 uploads were called for, of 4 * 48 bytes each; the study's one device downloads one aggregate.
+    assert "full parameters (P = 48), payload 576 B 192 B 768 B" in text
 
 
 def test_a_folders_name_is_no_markup(tmp_path: Path) -> None:
