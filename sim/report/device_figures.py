@@ -15,7 +15,7 @@ BAR_LIMIT = 3_000
 """Bars of one timeline; of a longer run, or a larger fleet, the first rounds are shown that fit."""
 STAGE_COLOURS = {
     "reconstruction": "var(--c0)", "upload": "var(--c1)", "wait": "var(--pale)", "alignment": "var(--c2)",
-    "adoption": "var(--c2)",    ASIDE: "var(--c7)",
+    "adoption": "var(--c5)",    ASIDE: "var(--c7)",
 }  # fmt: skip
 FATES = {"late": "triangle-up", "rejected": "cross", "missing": "circle"}
 
@@ -48,7 +48,8 @@ def timeline(studies: Sequence[ReportStudy], parts: Sequence[Sequence[DeviceRoun
     y = {"field": "device", "type": "nominal", "title": None, "axis": {"labelLimit": 84, "labelOverlap": False}}
     # The scale is given: a study without marks would leave that of their layer without extent.
     x = {"type": "quantitative", "title": "seconds since the run began",
-         "scale": {"domain": "$span"}, "axis": {"grid": True}}  # fmt: skip
+         "scale": {"domain": "$span"},
+         "axis": {"grid": True, "tickCount": {"expr": "width < 420 ? 5 : 12"}}}  # fmt: skip
     this = {"filter": "datum.s === $study"}
     spec = {
         "width": "container", "height": "$height",

@@ -1,13 +1,16 @@
 """The figures that compare studies: accuracy against its costs, where the bytes went, how long things took."""
 
+import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from sim.report.curve import QUALITIES, CurvePoint
 from sim.report.figure import Choice, Figure, Key, Option, Row, compact
 from sim.report.study import ReportStudy
-from sim.report.timeline import QUANTILES, quantiles
+from sim.report.timeline import QUANTILES, place, quantiles
 from sim.report.totals import PARTS, parts
+from sim.units import bytes_text
 
 MOUSE_ZOOM = {
     "name": "zoom",
@@ -21,6 +24,16 @@ MOUSE_ZOOM = {
     "bind": "scales",
 }
 BYTES_LABEL = "replace(format(datum.value, '~s'), regexp('([a-zA-Z]?)$'), ' $1B')"
+PLAIN_LABEL = "format(datum.value, ',~r')"
+AXES = (
+    ("wire", "bytes on the wire", "bytes on the wire, cumulative over all devices", BYTES_LABEL),
+    ("message", "message bytes", "message bytes, cumulative over all devices", BYTES_LABEL),
+    ("payload", "payload bytes", "payload bytes, cumulative over all devices", BYTES_LABEL),
+    ("seconds", "seconds", "seconds since the run began", PLAIN_LABEL),
+    ("joules", "joules", "joules, cumulative over all devices", PLAIN_LABEL),
+    ("rounds", "rounds", "rounds", PLAIN_LABEL),
+)
+"""What accuracy is drawn against: field, name, title and labels; what no study has is left out."""
 QUALITY_NAMES = {"accuracy": "accuracy", "auroc": "AUROC", "average_precision": "average precision"}
 PART_COLOURS = ("var(--c0)", "var(--c5)", "var(--c2)", "var(--c7)", "var(--c1)", "var(--pale)")
 SHORTEST = 0.001
@@ -30,16 +43,11 @@ SHORTEST = 0.001
 def accuracy(studies: Sequence[ReportStudy], curves: Sequence[Sequence[CurvePoint]], legend: tuple[Key, ...]) -> Figure:
     """Accuracy against bytes, seconds and rounds, one line per study."""
     rows = [row for key, curve in zip(legend, curves, strict=True) for row in _curve_rows(key.label, curve)]
-    axes = [_bytes_option(ledger, name) for ledger, name in
-            (("wire", "bytes on the wire"), ("message", "message bytes"), ("payload", "payload bytes"))
-            if any(row[ledger] is not None for row in rows)]  # fmt: skip
-    plain = "format(datum.value, ',~r')"
-    axes.append(Option("seconds", {"$x": "seconds", "$x_title": "seconds since the run began", "$x_label": plain}))
-    if any(row["joules"] is not None for row in rows):
-        axes.append(
-            Option("joules", {"$x": "joules", "$x_title": "joules, cumulative over all devices", "$x_label": plain})
-        )
-    axes.append(Option("rounds", {"$x": "rounds", "$x_title": "rounds", "$x_label": plain}))
+    axes = [
+        Option(name, {"$x": field, "$x_title": title, "$x_label": label, "$decades": _decades(rows, field)})
+        for field, name, title, label in AXES
+        if any(row[field] for row in rows)
+    ]
     scales = [Option("linear", {"$scale": "linear"}), Option("logarithmic", {"$scale": "log"})]
     totals = [max((row["message"] for row in rows if row["study"] == key.label), default=0) for key in legend]
     if max(totals, default=0) > 20 * max(1, min(totals, default=0)):
@@ -47,7 +55,8 @@ def accuracy(studies: Sequence[ReportStudy], curves: Sequence[Sequence[CurvePoin
     colour = _study_scale(legend)
     x = {
         "field": "$x", "type": "quantitative", "title": "$x_title", "scale": {"type": "$scale", "nice": False},
-        "axis": {"labelExpr": "$x_label", "tickCount": {"expr": "width < 420 ? 4 : 8"}},
+        "axis": {"labelExpr": "$x_label", "tickCount": {"expr": "width < 420 ? 4 : 8"},
+                 "values": {"expr": "'$scale' === 'log' ? $decades : null"}},
     }  # fmt: skip
     y = {"type": "quantitative", "scale": {"zero": False}, "title": "$y_title", "axis": {"format": ".0%"}}
     usable = {"filter": "isValid(datum['$x']) && isValid(datum['$y']) && ('$scale' === 'linear' || datum['$x'] > 0)"}
@@ -105,9 +114,11 @@ def bytes_by_part(studies: Sequence[ReportStudy], legend: tuple[Key, ...]) -> Fi
     """What the bytes of each study are made of, in each direction."""
     rows: list[Row] = []
     for key, study in zip(legend, studies, strict=True):
-        for direction, part, count in parts(study):
-            row = {"row": f"{key.label}, {direction}", "part": part, "order": PARTS.index(part), "bytes": count}
-            rows.append(row | {"study": key.label, "direction": direction})
+        found = parts(study)
+        for direction, part, count in found:
+            total = sum(other for way, _, other in found if way == direction)
+            row = {"row": f"{key.label}, {direction}: {bytes_text(total)}", "part": part, "bytes": count}
+            rows.append(row | {"order": PARTS.index(part), "study": key.label, "direction": direction})
     present = [part for part in PARTS if any(row["part"] == part for row in rows)]
     colours = dict(zip(PARTS, PART_COLOURS, strict=True))
     spec = {
@@ -149,12 +160,13 @@ def round_times(studies: Sequence[ReportStudy], legend: tuple[Key, ...]) -> Figu
             drawn = {f"q{round(100 * q)}": compact(max(value, SHORTEST))
                      for q, value in zip(QUANTILES, values, strict=True)}  # fmt: skip
             rows.append({"what": what, "study": key.label, "count": count, **drawn})
+    rows.sort(key=lambda row: place(row["what"]))
     stages = len({row["what"] for row in rows})
     y: dict[str, Any] = {"field": "what", "type": "nominal", "sort": None, "title": None,
                          "axis": {"labelColor": "var(--ink)", "labelLimit": 110}}  # fmt: skip
     offset = {"field": "study", "type": "nominal", "sort": None}
     x = {"type": "quantitative", "title": "seconds", "scale": {"type": "$scale"},
-         "axis": {"grid": True, "labelExpr": "format(datum.value, ',~r')", "values": "$values"}}  # fmt: skip
+         "axis": {"grid": True, "labelExpr": PLAIN_LABEL, "values": "$values"}}  # fmt: skip
     shown = [(f"q{round(100 * q)}", name) for q, name in zip(
         QUANTILES, ("5 %", "25 %", "median", "75 %", "95 %"), strict=True)]  # fmt: skip
     tooltip = [{"field": "study", "title": "study"}, {"field": "what", "title": "stage"},
@@ -169,8 +181,7 @@ def round_times(studies: Sequence[ReportStudy], legend: tuple[Key, ...]) -> Figu
              "encoding": {"x": {**x, "field": "q5"}, "x2": {"field": "q95"}}},
             {"mark": {"type": "bar", "height": 8, "cornerRadius": 2},
              "encoding": {"x": {**x, "field": "q25"}, "x2": {"field": "q75"}}},
-            {"mark": {"type": "point", "filled": True, "size": 42, "opacity": 1, "fill": "var(--paper)",
-                      "strokeWidth": 2},
+            {"mark": {"type": "point", "size": 38, "opacity": 1, "fill": "var(--paper)", "strokeWidth": 2},
              "encoding": {"x": {**x, "field": "q50"}}},
         ],
     }  # fmt: skip
@@ -199,14 +210,14 @@ def _joules_told(curves: Sequence[Sequence[CurvePoint]]) -> str:
 
 def _curve_rows(label: str, curve: Sequence[CurvePoint]) -> list[Row]:
     rows: list[Row] = []
-    first_paid = next((place for place, one in enumerate(curve) if not one.free), len(curve))
-    for place, one in enumerate(curve):
+    unpaid = [one for one in curve if one.free]
+    for one in curve:
         row: Row = {
             "study": label, "at": f"round {one.point.round}, {one.point.phase} {one.point.epoch}",
             "devices": one.point.devices, "rounds": compact(one.rounds), "seconds": compact(one.at.seconds),
             "payload": one.at.payload_bytes, "message": one.at.message_bytes, "wire": one.wire,
             "joules": compact(one.at.joules), "peak": one.peak,
-            "end": one.last or place == first_paid - 1,
+            "end": one.last or (one.free and one is unpaid[-1]),
         }  # fmt: skip
         ledgers = [(name, row[name]) for name in ("payload", "message", "wire") if row[name] is not None]
         row["cost"] = ", ".join(f"{name} {count:,}" for name, count in ledgers)
@@ -218,9 +229,12 @@ def _curve_rows(label: str, curve: Sequence[CurvePoint]) -> list[Row]:
     return rows
 
 
-def _bytes_option(ledger: str, name: str) -> Option:
-    title = f"{name}, cumulative over all devices"
-    return Option(name, {"$x": ledger, "$x_title": title, "$x_label": BYTES_LABEL})
+def _decades(rows: Sequence[Row], field: str) -> str:
+    """Return the ticks of a logarithmic axis, as a list in Vega's language: 1, 2, 5 and so on where there is room."""
+    values = [row[field] for row in rows if row[field]]
+    low, high = (math.floor(math.log10(value)) for value in (min(values), max(values)))
+    steps = (1, 2, 5) if high - low < 2 else (1,)
+    return json.dumps([step * 10.0**power for power in range(low, high + 1) for step in steps])
 
 
 def _study_scale(legend: Sequence[Key]) -> dict[str, Any]:

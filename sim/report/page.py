@@ -70,9 +70,9 @@ def figure_section(figure: Figure) -> str:
     controls = "".join(map(_select, figure.choices))
     return (
         f'<section id="figure-{figure.name}">\n<h2>{escape(figure.title)}</h2>\n'
-        f'<p class="caption">{escape(figure.caption)}</p>\n'
         f'<div class="bar">{controls}<button type="button">Save as PNG</button></div>\n{_legend(figure.legend)}'
-        f'<div class="plot" role="img" aria-label="{escape(figure.title)}"></div>\n</section>\n'
+        f'<div class="plot" role="img" aria-label="{escape(figure.title)}"></div>\n'
+        f'<p class="caption">{escape(figure.caption)}</p>\n</section>\n'
     )
 
 

@@ -35,9 +35,11 @@ def targets_table(rows: Rows) -> str:
     aims = [target for target, _ in rows[0][2].targets]
     if not any(one.peak for *_, one in rows):
         return ""
-    head = ("to reach", *(f"{aim:.0%} accuracy" for aim in aims))
-    return table(head, [[_study(key, study, brief=True), *(_reached(found) for _, found in one.targets)]
-                        for key, study, one in rows])  # fmt: skip
+    head = ("study", *(f"{100 * aim:.0f} % accuracy" for aim in aims))
+    cells = [
+        [_study(key, study, brief=True), *(_reached(found) for _, found in one.targets)] for key, study, one in rows
+    ]
+    return "<h3>What it took to first reach an accuracy</h3>\n" + table(head, cells)
 
 
 def attacks_table(rows: Rows) -> str:
@@ -92,7 +94,7 @@ def _payload(one: Costs) -> str:
 
 
 def _energy(one: Energy | None) -> str:
-    if one is None or one.total is None:
+    if one is None or not one.total:  # a bound of zero says nothing
         return none("not known")
     least = "at least " if one.unknown else ""
     return cell(f"{least}{one.total:,.3g} J", f"without {', '.join(one.unknown)}" if one.unknown else "")
@@ -103,4 +105,4 @@ def _bytes(count: int | None, absent: str = "") -> str:
 
 
 def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2%}"
+    return "-" if value is None else f"{100 * value:.2f} %"

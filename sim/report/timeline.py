@@ -20,6 +20,8 @@ from sim.report.study import ReportStudy
 BEFORE = ("reconstruction",)
 STAGES = (*BEFORE, *WAITING, "alignment", "adoption")
 """Stages in their order in a round; those that nobody knows come last, as what a method does with its broadcast."""
+ROUND = "round"
+"""Stands for the whole of a round where its stages are listed."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -71,8 +73,8 @@ def device_rounds(study: ReportStudy) -> list[DeviceRound]:
 
 def quantiles(study: ReportStudy) -> list[tuple[str, tuple[float, ...], int]]:
     """Return (what, its seconds at QUANTILES, how many there were) for the rounds and for each stage in them."""
-    seconds: dict[str, list[float]] = {"round": [one.published - one.opened for one in study.rounds.values()]}
-    for stage in sorted(study.stages, key=lambda one: _place(one.stage)):
+    seconds: dict[str, list[float]] = {ROUND: [one.published - one.opened for one in study.rounds.values()]}
+    for stage in study.stages:
         seconds.setdefault(stage.stage, []).append(stage.seconds)
     return [(what, tuple(np.quantile(all_, QUANTILES).tolist()), len(all_)) for what, all_ in seconds.items()]
 
@@ -85,7 +87,7 @@ def _in_order(spent: Mapping[str, float], share: float) -> tuple[list[tuple[str,
         stages = [(name, spent[name]) for name in names if name in spent]
         return [*stages, (ASIDE, judged)] if judged > 0 else stages
 
-    after = sorted(spent.keys() - {*BEFORE, *WAITING, ASIDE}, key=_place)
+    after = sorted(spent.keys() - {*BEFORE, *WAITING, ASIDE}, key=place)
     return chosen(BEFORE, judging * share), chosen(WAITING, 0.0), chosen(after, judging * (1 - share))
 
 
@@ -114,6 +116,7 @@ def _arrivals(study: ReportStudy) -> dict[tuple[int, str], float]:
     return arrivals
 
 
-def _place(stage: str) -> tuple[int, str]:
-    known = (*STAGES, ASIDE)
+def place(stage: str) -> tuple[int, str]:
+    """Return where a stage stands among others."""
+    known = (ROUND, *STAGES, ASIDE)
     return (known.index(stage) if stage in known else len(known), stage)

@@ -20,8 +20,8 @@ PARTS = (
 class Costs:
     """Totals of one study. Bytes over all devices and both directions, seconds on the run's clock.
 
-    `energy` is in joules, until the last evaluation. `full_exchange`: payload of sending all `parameters` both ways
-    for every upload that was called for. `targets` holds (accuracy, where the curve first reached it or None). None:
+    `energy` is in joules, until the last evaluation. `full_exchange`: payload of sending all `parameters` up for every
+    upload that was called for, and down to every device in every round. `targets` holds (accuracy, where the curve first reached it or None). None:
     not known of this study.
     """
 
@@ -43,9 +43,9 @@ def costs(study: ReportStudy, curve: Sequence[CurvePoint], targets: Sequence[flo
     return Costs(
         next((one for one in curve if one.peak), None), curve[-1] if curve else None,
         sum(one.payload for one in study.traffic), sum(one.message for one in study.traffic),
-        sum(one.wire for one in study.crossings) if study.crossings else None, study.run.seconds_clock,
+        sum(one.wire for one in study.crossings) if study.links_counted else None, study.run.seconds_clock,
         curve[-1].at.energy if curve else None, parameters,
-        None if parameters is None else 2 * FP32 * parameters * len(study.fates),
+        None if parameters is None else FP32 * parameters * _exchanges(study),
         tuple((target, first_at(curve, target)) for target in targets),
     )  # fmt: skip
 
@@ -68,6 +68,12 @@ def parts(study: ReportStudy) -> list[tuple[str, str, int]]:
             counts += [stream - messages, wire - acks - stream, acks]
         found += [(direction, part, count) for part, count in zip(PARTS, counts, strict=False)]
     return found
+
+
+def _exchanges(study: ReportStudy) -> int:
+    """Return how often a model would travel; a method without uploads is compared with everyone's taking part."""
+    down = study.run.devices * len(study.rounds)
+    return (len(study.fates) or down) + down
 
 
 def _parameters(study: ReportStudy) -> int | None:
