@@ -14,6 +14,8 @@ says which parts it lacks.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from sim.config import Study
+from sim.data.partition import device_name
 from sim.hardware import Hardware, Radio, hardware, radio
 from sim.links.profiles import LinkProfile, link
 
@@ -78,6 +80,12 @@ def power(link_name: str, board_name: str) -> Power:
     """Return what a device on this link and board burns; raises ConfigError for a name that there is not."""
     profile = link(link_name)
     return Power(profile, hardware(board_name), radio(profile.radio) if profile.radio else None)
+
+
+def powers(study: Study) -> dict[str, Power]:
+    """Return what each device of a study burns."""
+    burnt = power(study.link, study.hardware)
+    return {device_name(number): burnt for number in range(1, study.devices + 1)}
 
 
 def airtime(profile: LinkProfile, wire_bytes: int, rate: float | None) -> float | None:

@@ -11,6 +11,7 @@ from rich.table import Table
 from broker_server import results
 from broker_server.store import StudyStore
 from sim.costs import Instant, first_to_reach, instants
+from sim.energy import Energy, powers
 from sim.grid.cells import Cell
 from sim.grid.runner import Done
 from sim.summary import judged
@@ -39,7 +40,7 @@ def row(done: Done, targets: Sequence[float]) -> Row:
         return Row(done.cell, failure=done.failure)
     with StudyStore.open(done.directory) as store:
         run = results.last_run(store)
-        found = instants(store, run.run)
+        found = instants(store, run.run, powers(done.cell.study))
         best = results.peak(judged([one.point for one in found], run.method))
         fates = dict(store.rows("SELECT fate, count(*) FROM participants WHERE run = ? GROUP BY fate", run.run))
         last = found[-1] if found else None
@@ -52,33 +53,56 @@ def row(done: Done, targets: Sequence[float]) -> Row:
 
 
 def show(rows: Sequence[Row], targets: Sequence[float], console: Console) -> None:
-    """Print the grid; `not reached` is an answer."""
+    """Print the grid: what each whole run cost, and below, per target, what it had cost to reach it."""
     keys = list(rows[0].cell.varied) if rows else []
-    page = Table(title="Bytes over all devices, both directions, on the wire; seconds on the run's clock",
-                 title_justify="left")  # fmt: skip
-    for key in keys or ["study"]:
-        page.add_column(key.rsplit(".", 1)[-1])
-    for name in ("peak", "final", "AUROC", "payload", "wire", "time", "late", "lost"):
-        page.add_column(name, justify="right")
-    for target in targets:
-        page.add_column(f"to {100 * target:g} %", justify="right")
+    page = _page("Whole runs: bytes of all devices, both directions; seconds on the run's clock", keys,
+                 ("peak", "final", "AUROC", "payload", "wire", "time", "energy", "late", "lost"))  # fmt: skip
     for one in rows:
-        varied = [str(value) for value in one.cell.varied.values()] or [one.cell.name]
         if one.failure or one.whole is None:
-            page.add_row(*varied, one.failure or "no evaluation")
+            page.add_row(*_varied(one), one.failure or "no evaluation")
             continue
         page.add_row(
-            *varied, _share(one.peak), _share(one.final), "-" if one.auroc is None else f"{one.auroc:.3f}",
-            bytes_text(one.whole.payload_bytes), bytes_text(one.whole.wire_bytes), duration_text(one.whole.seconds),
-            str(one.late), str(one.missing), *(_reached(one.reached[target]) for target in targets),
+            *_varied(one), _share(one.peak), _share(one.final), "-" if one.auroc is None else f"{one.auroc:.3f}",
+            bytes_text(one.whole.payload_bytes), *_spent(one.whole), str(one.late), str(one.missing)
         )  # fmt: skip
     console.print(page)
+    for target in targets:
+        page = _page(f"To {100 * target:g} % (mean over devices, first evaluation that reached it)", keys,
+                     ("round", "after", "wire", "time", "energy"))  # fmt: skip
+        for one in rows:
+            at = one.reached.get(target)
+            if at is None:
+                page.add_row(*_varied(one), one.failure or "not reached")
+            else:
+                page.add_row(*_varied(one), str(at.point.round), f"{at.point.phase} {at.point.epoch}", *_spent(at))
+        console.print()
+        console.print(page)
+    lacking = sorted({part for one in rows if one.whole and one.whole.energy for part in one.whole.energy.unknown})
+    if lacking:
+        console.print(f"energy marked >= lacks what nobody gave a figure for: {', '.join(lacking)}", highlight=False)
+
+
+def _page(title: str, keys: Sequence[str], columns: Sequence[str]) -> Table:
+    page = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for key in keys or ["study"]:
+        page.add_column(key.rsplit(".", 1)[-1], no_wrap=True)
+    for name in columns:
+        page.add_column(name, justify="right")
+    return page
+
+
+def _varied(one: Row) -> list[str]:
+    return [str(value) for value in one.cell.varied.values()] or [one.cell.name]
+
+
+def _spent(at: Instant) -> tuple[str, str, str]:
+    return bytes_text(at.wire_bytes), duration_text(at.seconds), _joules(at.energy)
 
 
 def write_csv(path: Path, rows: Sequence[Row], targets: Sequence[float]) -> None:
     """Write one line per cell; an empty field is "not reached" or "unknown"."""
     keys = list(rows[0].cell.varied) if rows else []
-    spent = ("payload_bytes", "message_bytes", "wire_bytes", "seconds", "joules")
+    spent = ("payload_bytes", "message_bytes", "wire_bytes", "seconds", "joules")  # joules: of the parts known
     header = [*keys, "study", "peak_accuracy", "final_accuracy", "auroc", *spent, "late", "lost"]
     header += [f"{name}_to_{target:g}" for target in targets for name in ("round", *spent)]
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -93,10 +117,11 @@ def write_csv(path: Path, rows: Sequence[Row], targets: Sequence[float]) -> None
             writer.writerow(["" if value is None else value for value in line] + [one.failure])
 
 
-def _reached(at: Instant | None) -> str:
-    if at is None:
-        return "not reached"
-    return f"{bytes_text(at.wire_bytes)}, {duration_text(at.seconds)}"
+def _joules(energy: Energy | None) -> str:
+    """Say the energy of all devices; a lower bound where a part is unknown."""
+    if energy is None or energy.total is None:
+        return "unknown"
+    return f"{'>= ' if energy.unknown else ''}{energy.known:.3g} J"
 
 
 def _share(value: float | None) -> str:
