@@ -4,6 +4,8 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import threading
+from multiprocessing.connection import wait
 from pathlib import Path
 
 
@@ -21,3 +23,16 @@ def die_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     asyncio.get_running_loop().add_reader(parent.sentinel, os._exit, 1)
+
+
+def die_with_parent_beside() -> None:
+    """The same for a process whose main thread runs no loop, or one whose clock is virtual."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    sentinel = parent.sentinel
+
+    def watch() -> None:
+        wait([sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()

@@ -55,15 +55,18 @@ def row(done: Done, targets: Sequence[float]) -> Row:
 def show(rows: Sequence[Row], targets: Sequence[float], console: Console) -> None:
     """Print the grid: what each whole run cost, and below, per target, what it had cost to reach it."""
     keys = list(rows[0].cell.varied) if rows else []
-    page = _page("Whole runs: bytes of all devices, both directions; seconds on the run's clock", keys,
-                 ("peak", "final", "AUROC", "payload", "wire", "time", "energy", "late", "lost"))  # fmt: skip
+    trouble = any(one.late or one.missing for one in rows)
+    columns = ("peak", "final", "payload", "wire", "time", "energy", *(("late", "lost") if trouble else ()))
+    page = _page(
+        "Whole runs: accuracies in %; bytes of all devices, both directions; time on the run's clock", keys, columns
+    )
     for one in rows:
         if one.failure or one.whole is None:
             page.add_row(*_varied(one), one.failure or "no evaluation")
             continue
         page.add_row(
-            *_varied(one), _share(one.peak), _share(one.final), "-" if one.auroc is None else f"{one.auroc:.3f}",
-            bytes_text(one.whole.payload_bytes), *_spent(one.whole), str(one.late), str(one.missing)
+            *_varied(one), _share(one.peak), _share(one.final), bytes_text(one.whole.payload_bytes), *_spent(one.whole),
+            *((str(one.late), str(one.missing)) if trouble else ()),
         )  # fmt: skip
     console.print(page)
     for target in targets:
@@ -87,7 +90,7 @@ def _page(title: str, keys: Sequence[str], columns: Sequence[str]) -> Table:
     for key in keys or ["study"]:
         page.add_column(key.rsplit(".", 1)[-1], no_wrap=True)
     for name in columns:
-        page.add_column(name, justify="right")
+        page.add_column(name, justify="right", no_wrap=True)
     return page
 
 
@@ -125,4 +128,4 @@ def _joules(energy: Energy | None) -> str:
 
 
 def _share(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f} %"
+    return "-" if value is None else f"{100 * value:.2f}"

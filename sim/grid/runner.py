@@ -5,19 +5,23 @@ dies takes no other with it. A cell is written beside its place and moved there 
 what is in place is whole.
 """
 
+import fcntl
 import multiprocessing
+import os
 import shutil
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from broker_server import results
 from broker_server.store import StudyStore
 from edge_client.errors import EnvironmentFault, GcaError
+from sim.emulation.child import die_with_parent_beside
 from sim.grid.cells import Cell, folder
 
 UNFINISHED = ".unfinished"
@@ -73,12 +77,13 @@ def is_complete(directory: Path) -> bool:
 def _run(cells: Sequence[Cell], directory: Path, jobs: int, data_dir: Path | None) -> Iterator[Done]:
     """Yield the cells as they end, whatever the order."""
     context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
-    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1) as pool:
+    pool = ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1, initializer=die_with_parent_beside)
+    with pool:
         waiting: dict[Future[str | None], Cell] = {}
         rest = iter(cells)
         while True:
             while len(waiting) < jobs and (cell := next(rest, None)) is not None:
-                waiting[pool.submit(_run_one, cell, folder(cell, directory), jobs, data_dir)] = cell
+                waiting[pool.submit(_run_one, cell, folder(cell, directory), data_dir)] = cell
             if not waiting:
                 return
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
@@ -90,20 +95,36 @@ def _run(cells: Sequence[Cell], directory: Path, jobs: int, data_dir: Path | Non
                 yield Done(cell, folder(cell, directory), failure)
 
 
-def _run_one(cell: Cell, place: Path, jobs: int, data_dir: Path | None) -> str | None:
+def _run_one(cell: Cell, place: Path, data_dir: Path | None) -> str | None:
     """Run one cell in this process; return why it failed, or None."""
     from sim.emulation.study import run_study
     from sim.progress import progress
 
     unfinished = place.with_name(place.name + UNFINISHED)
     try:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        run_study(cell.study, unfinished, progress(sys.stderr, cell.study.rounds, quiet=True), data_dir)
-        shutil.rmtree(place, ignore_errors=True)
-        unfinished.rename(place)
+        with _alone(unfinished):
+            run_study(cell.study, unfinished, progress(sys.stderr, cell.study.rounds, quiet=True), data_dir)
+            shutil.rmtree(place, ignore_errors=True)
+            unfinished.rename(place)
     except GcaError as error:
         return str(error)
     except Exception as error:  # told with its cause: the grid goes on without this cell
         (unfinished / "traceback.txt").write_text(traceback.format_exc())
         return f"{type(error).__name__}: {error}; see {unfinished / 'traceback.txt'}"
     return None
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Empty a folder and hold it against other runs of the same cell; raises `EnvironmentFault` if one has it."""
+    directory.mkdir(exist_ok=True)
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for entry in directory.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        yield
+    except BlockingIOError:
+        raise EnvironmentFault(f"{directory}: another process runs this study; wait for it or stop it") from None
+    finally:
+        os.close(handle)
