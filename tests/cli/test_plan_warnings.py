@@ -43,6 +43,36 @@ def test_more_devices_than_memory_are_planned_and_refused(cli, monkeypatch: pyte
     assert said.err.count("\n") == 1 and "0.6 GB are free" in said.err and "--devices" in said.err
 
 
+def test_half_the_devices_upload_parameters_and_all_keep_up(breast_cancer) -> None:
+    whole = plan_study(demo(method="fednova"), breast_cancer)
+    half = plan_study(demo(method="fednova", participation__fraction=0.5), breast_cancer)
+    assert (half.payload.up, half.payload.down) == (whole.payload.up // 2, whole.payload.down)
+    assert half.payload == half.full_exchange
+    # Besides the broadcast each device hears two states, and who took part an acceptance of some 60 bytes.
+    assert half.message.up == whole.message.up // 2 and 0 < whole.message.down - half.message.down < 4 * 100
+
+
+@pytest.mark.parametrize("method", ["single", "centralized"])
+def test_without_a_network_nothing_moves(breast_cancer, method: str) -> None:
+    planned = plan_study(demo(method=method, link="nbiot-field", participation__deadline=1e-6), breast_cancer)
+    for count in (planned.payload, planned.message, planned.wire):
+        assert (count.up, count.down) == (0, 0)
+    assert planned.transfer_s == 0 and planned.full_exchange.up == 8 * 4 * planned.parameters
+    assert planned.notes[-1 - (method == "centralized")].startswith(f"method {method} uses no network")
+    assert ("brought to one place" in planned.notes[-1]) == (method == "centralized")
+    assert warnings(demo(method=method), planned) == []
+
+
+def test_ten_epochs_on_all_weights_or_five_and_five_on_the_encoder(breast_cancer) -> None:
+    """On a board of known speed: F per epoch and record on all weights, and half of that on the encoder alone (its
+    share of this symmetric model, up to the last bias)."""
+    gca = plan_study(demo(hardware="pi-zero-2-w"), breast_cancer).training_s
+    fedavg = plan_study(demo(method="fedavg", hardware="pi-zero-2-w"), breast_cancer).training_s
+    assert fedavg / gca == pytest.approx(10 / (5 + 2.5), rel=0.01)
+    pooled = plan_study(demo(method="centralized", hardware="pi-zero-2-w"), breast_cancer).training_s
+    assert pooled / fedavg == pytest.approx(8, rel=0.05)  # 8 devices of about 32 records
+
+
 def test_half_the_devices_are_half_the_bytes_of_tensors(breast_cancer) -> None:
     whole, half = plan_study(demo(), breast_cancer), plan_study(demo(participation__fraction=0.5), breast_cancer)
     assert (whole.participants, half.participants) == (8, 4)
