@@ -72,7 +72,7 @@ def latent_map(study: ReportStudy, last: Broadcast) -> LatentMap:
         parameters = load_checkpoint(path)[0].get("parameters")
         if parameters is None or parameters.shape != (trainer.parameter_count,):
             raise EnvironmentFault(f"{path}: is no model of this study")
-        found = trainer.encode(parameters, samples)
+        found = trainer.encode(parameters.astype(np.float32, copy=False), samples)
         names += [path.stem] * len(found)
         codes.append(found)
     pooled = np.concatenate(codes).astype(np.float64)

@@ -61,7 +61,7 @@ async function save(figure, box, name) {
     ...coloured({ ...chosen(figure, box), config }, style),
     datasets: figure.rows, title: figure.title, width: 760, padding: 24,
   };
-  const view = new vega.View(vega.parse(vegaLite.compile(spec).spec), { renderer: "none" });
+  const { view } = await vegaEmbed(document.createElement("div"), spec, { actions: false, renderer: "svg" });
   const link = document.createElement("a");
   link.href = await view.toImageURL("png", 2);
   link.download = `${name}.png`;

@@ -6,6 +6,7 @@ no program, with no "<" in it. The page's own policy forbids it to load anything
 
 import json
 from collections.abc import Iterable, Sequence
+from functools import cache
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -13,14 +14,16 @@ from typing import Any
 from sim.report import style
 from sim.report.figure import Choice, Figure, Key
 
+VEGA_LITE = "6.1"
+"""The version of Vega-Lite that figures are written for."""
+ENTRY = "window.vegaEmbed = vegaEmbed;"
+"""What `page.js` uses of the bundle."""
 POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:"
 """Vega compiles its expressions, hence 'unsafe-eval'; nothing may come from the network."""
 
 
 def page(title: str, lead: str, sections: Iterable[str], figures: Sequence[Figure], footer: str) -> str:
     """Return the whole file. `sections` are HTML, `title`, `lead` and `footer` plain text."""
-    import vl_convert
-
     data = {
         "config": style.config(),
         "figures": {
@@ -49,16 +52,12 @@ def page(title: str, lead: str, sections: Iterable[str], figures: Sequence[Figur
 <footer>{escape(footer)}</footer>
 </main>
 <script id="report" type="application/json">{_inert(data)}</script>
-<script>{vl_convert.javascript_bundle(vl_version=VEGA_LITE)}</script>
+<script>{_bundle()}</script>
 <script>
 {_resource("page.js")}</script>
 </body>
 </html>
 """
-
-
-VEGA_LITE = "6.1"
-"""The version of Vega-Lite that figures are written for."""
 
 
 def section(title: str, *content: str) -> str:
@@ -139,6 +138,14 @@ def _select(choice: Choice) -> str:
     return (
         f'<label{hidden}>{escape(choice.label)} <select aria-label="{escape(choice.label)}">{options}</select></label>'
     )
+
+
+@cache
+def _bundle() -> str:
+    """Return Vega, Vega-Lite and Vega-Embed as one script."""
+    import vl_convert
+
+    return vl_convert.javascript_bundle(ENTRY, VEGA_LITE)
 
 
 def _themes() -> str:

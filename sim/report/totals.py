@@ -21,8 +21,8 @@ class Costs:
     """Totals of one study. Bytes over all devices and both directions, seconds on the run's clock.
 
     `energy` is in joules, until the last evaluation. `full_exchange`: payload of sending all `parameters` up for every
-    upload that was called for, and down to every device in every round. `targets` holds (accuracy, where the curve first reached it or None). None:
-    not known of this study.
+    upload that was called for, and down to every device in every round. `targets` holds (accuracy, where the curve
+    first reached it or None). None: not known of this study.
     """
 
     peak: CurvePoint | None

@@ -47,7 +47,9 @@ class Browser:
         """Show a page at a width in CSS pixels and wait until its figures are drawn."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
+        )
         self.call("Page.navigate", url=page.absolute().as_uri())
         self.run(
             "new Promise((done) => { const look = () => document.readyState === 'complete' && "
@@ -100,11 +102,15 @@ def browser(program: str, profile: Path) -> Iterator[Browser]:
         os.dup2(commands, 3)
         os.dup2(answers, 4)
 
-    words = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
-             "--remote-debugging-pipe", "--no-first-run", "--disable-extensions", f"--user-data-dir={profile}"]  # fmt: skip
-    process = subprocess.Popen(words, preexec_fn=wire, close_fds=False, stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)  # fmt: skip
-    os.close(inbox), os.close(outbox)
+    words = [
+        program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+        "--remote-debugging-pipe", "--no-first-run", "--disable-extensions", f"--user-data-dir={profile}",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        words, preexec_fn=wire, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    os.close(inbox)
+    os.close(outbox)
     try:
         yield Browser(to_browser, from_browser)
     finally:
