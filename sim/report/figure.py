@@ -5,6 +5,7 @@ longer string only text. Text of a study never gets into a specification's expre
 values that a scale lists as its domain, in which nothing is filled.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,5 +83,5 @@ def first_choice(figure: Figure) -> Any:
 
 
 def compact(value: float | None) -> float | None:
-    """Return a number with as many digits as a plot can use."""
-    return None if value is None else float(f"{value:.6g}")
+    """Return a number with as many digits as a plot can use; None also for what is none."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")

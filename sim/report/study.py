@@ -4,7 +4,6 @@ A device reports of itself and may claim anything: figures that are none are dro
 and are escaped where they are shown.
 """
 
-import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -24,6 +23,8 @@ from sim.summary import agreement, irregularities, judged, remarks_on, sound_cur
 
 T = TypeVar("T")
 
+LONGEST = 1e9
+"""Seconds of a stage that are believed: 30 years."""
 CONFIG_LIMIT = 64 * 1024
 """Bytes of a `study.toml` that are read; ours have about one thousand."""
 
@@ -222,7 +223,7 @@ def _stages(store: StudyStore, run: RunRow) -> tuple[Stage, ...]:
         "GROUP BY round, device, stage ORDER BY round, device, stage",
         run.run, run.rounds,
     )  # fmt: skip
-    return tuple(Stage(*row) for row in rows if math.isfinite(row[3]) and row[3] >= 0)
+    return tuple(Stage(*row) for row in rows if 0 <= row[3] <= LONGEST)
 
 
 def _remarks(store: StudyStore, run: RunRow, points: list[Point]) -> tuple[str, ...]:
