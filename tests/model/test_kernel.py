@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model.engines import ENGINES, TorchAutoencoder, relative_error, trainer_on, vectors
+from threadpoolctl import threadpool_limits
 
 from edge_client.errors import ConfigError
 from edge_client.hyperparameters import Hyperparameters
@@ -65,9 +66,11 @@ def orders_of(records, epochs, seed=0):
 
 @pytest.fixture
 def one_thread():
+    """Two BLAS threads per small product wait for each other more than they work, above all on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with threadpool_limits(1):
+        yield
     torch.set_num_threads(before)
 
 
@@ -75,7 +78,10 @@ def one_thread():
 
 
 def errors_after_20_and_100_steps(device, arch, objective):
-    """Return {steps: {engine: the larger of its relative errors against torch and against numpy}}."""
+    """Return {steps: {engine: the larger of its relative errors against torch and against numpy}}.
+
+    Relative to how far the parameters have moved, which is sharper than relative to where they are.
+    """
     flat, samples, centroids, weights, anchor = device
     records = len(samples)
     used = {564: 464, 1236: 986}.get(records, records)  # 10 and 20 steps an epoch, the last batch short
@@ -94,8 +100,8 @@ def errors_after_20_and_100_steps(device, arch, objective):
         for engine, state in states.items():
             states[engine], _ = run(trainer_on(engine, arch), device, objective, chosen, state)
         assert states[PATHS[0]].encoder_steps == total
-        theirs = (reference.flat(), states["numpy"].parameters)
-        errors[total] = {e: max(relative_error(s.parameters, t) for t in theirs) for e, s in states.items()}
+        moved = (reference.flat() - flat, states["numpy"].parameters - flat)
+        errors[total] = {e: max(relative_error(s.parameters - flat, m) for m in moved) for e, s in states.items()}
     return errors
 
 
@@ -109,7 +115,7 @@ def settled(arch, flat, samples):
     hidden = samples
     for layer, (weights, bias) in enumerate(zip(*arch.layers(flat), strict=True)):
         if layer not in arch.linear_layers:
-            bias[:] = 3 * np.abs(hidden @ weights).max() * (-1) ** np.arange(len(bias))
+            bias[:] = 1.5 * np.abs(hidden @ weights).max() * (-1) ** np.arange(len(bias))
         hidden = hidden @ weights + bias
         if layer not in arch.linear_layers:
             hidden = np.maximum(hidden, 0)
@@ -124,7 +130,7 @@ def test_kernel_numpy_and_autograd_agree_on_every_device_of_settled_units(input_
     flat = settled(arch, flat, samples)
     device = (flat, samples, centroids, weights, flat + (anchor - a_device(arch, records)[0]))
     errors = errors_after_20_and_100_steps(device, arch, objective)
-    assert max(errors[20].values()) <= 1e-5 and max(errors[100].values()) <= 1e-3
+    assert max(errors[20].values()) <= 1e-5 and max(errors[100].values()) <= 1e-4
 
 
 @pytest.mark.parametrize("objective", ["recon", "proximal", "align"])
@@ -136,7 +142,7 @@ def test_kernel_numpy_and_autograd_agree_on_all_but_a_few_devices_as_they_are(ob
         found.append(errors_after_20_and_100_steps(a_device(arch, records), arch, objective))
     for engine in ENGINES:
         early, late = ([errors[steps][engine] for errors in found] for steps in (20, 100))
-        assert np.median(early) <= 1e-6 and sum(error > 1e-5 for error in early) <= len(SIZES) // 6, (engine, early)
+        assert np.median(early) <= 3e-6 and sum(error > 1e-5 for error in early) <= len(SIZES) // 6, (engine, early)
         assert np.median(late) <= 1e-5 and sum(error > 1e-3 for error in late) <= len(SIZES) // 3, (engine, late)
 
 
