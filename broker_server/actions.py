@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from broker_server.methods.base import Upload
-from broker_server.records import Closing, Outcome, RoundRecord
+from broker_server.records import Amendment, Closing, Outcome, RoundRecord
 from edge_client.protocol.codec import Arrays
 from edge_client.protocol.messages import Telemetry
 
@@ -74,6 +74,13 @@ class Note:
 
 
 @dataclass(frozen=True)
+class Amend:
+    """Correct what was written down of a finished round."""
+
+    amendment: Amendment
+
+
+@dataclass(frozen=True)
 class Closed:
     """Write down what came after the last round."""
 
@@ -87,4 +94,4 @@ class Finish:
     outcome: Outcome
 
 
-Action = Checkpoint | Publish | Opened | Accepted | Aggregate | Record | Observe | Note | Closed | Finish
+Action = Checkpoint | Publish | Opened | Accepted | Aggregate | Record | Amend | Observe | Note | Closed | Finish

@@ -15,19 +15,21 @@ ENVELOPE = 4096
 class Collection:
     """One round from its opening to its close. `instances` are the processes that were asked: a device that
     restarted in the middle does not know the round, so nobody waits for it. `audience` are those that will hear the
-    broadcast: the same, or all that had joined by then."""
+    broadcast: the same, or all that had joined by then; `left_out` were away for too long to be drawn."""
 
     round: int
     cohort: Cohort
     instances: dict[str, str]
     opened_s: float
     audience: dict[str, str]
+    left_out: dict[str, str] = field(default_factory=dict)
     parts: dict[str, Reassembly] = field(default_factory=dict)
     accepted: set[str] = field(default_factory=set)
     uploads: dict[str, Upload] = field(default_factory=dict)
     rejected: dict[str, str] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     late: set[str] = field(default_factory=set)
+    unasked: set[str] = field(default_factory=set)
 
     @property
     def outstanding(self) -> tuple[str, ...]:

@@ -26,21 +26,23 @@ from broker_server.actions import (
 )
 from broker_server.collection import Collection
 from broker_server.deadline import Pace, allowance, farewell
+from broker_server.door import Door
 from broker_server.herald import Herald
 from broker_server.ledger import Ledger
 from broker_server.members import Members
 from broker_server.methods.base import Aggregate as Aggregated
 from broker_server.methods.base import ServerMethod, Upload
+from broker_server.muster import Muster
 from broker_server.plan import RunPlan
 from broker_server.records import Closing, Outcome, RoundRecord
-from edge_client.cohort import draw
-from edge_client.errors import ConfigError, ProtocolError
+from broker_server.reports import Reports
+from broker_server.stragglers import Stragglers
+from edge_client.cohort import draw, takes_part
+from edge_client.errors import ProtocolError
 from edge_client.protocol import topics
 from edge_client.protocol.codec import Arrays, decode, payload_bytes
 from edge_client.protocol.messages import FAREWELL_S, SERVER, Chunk, Join, Presence, Standing, Telemetry
-
-NOTE_EVERY_S = 5.0
-"""How often a waiting server says how long it has been waiting."""
+from edge_client.transport.pacing import slowest
 
 
 class Coordinator:
@@ -54,9 +56,12 @@ class Coordinator:
         self.counts: Counter[str] = Counter()
         self._previous: Collection | None = None
         self._herald = Herald(plan, self.ledger)
+        self._door = Door(plan, method, self._herald, self.members, self.counts)
+        self._stragglers = Stragglers(self._herald, self.ledger, self.counts)
+        self._reports = Reports()
         self._closed_s: float | None = None
         self._deserted_s: float | None = None
-        self._note_due_s, self._noted = 0.0, -1
+        self._muster = Muster(plan)
         self._completed = 0
         self._broadcast: Arrays | None = None
 
@@ -71,6 +76,8 @@ class Coordinator:
         """Use one message. Whatever is wrong with it is counted and told to its device, and harms nobody else."""
         try:
             address = topics.parse(topic, self.plan.run)
+            if address.device == SERVER:
+                raise ProtocolError("a device that calls itself the server")
             device = address.device or SERVER
         except ProtocolError:
             return self._ignore("foreign")
@@ -99,23 +106,29 @@ class Coordinator:
                 return self._chunk(device, message, len(payload), now)
             case Telemetry():
                 self.ledger.received(device, "telemetry", len(payload))
-                return [Observe(message)]
+                flaw = self._reports.flaw(message, self._round)
+                return self._ignore(f"report_{flaw}") if flaw else [Observe(message)]
         return self._foreign(device, len(payload))
 
     def tick(self, now: float) -> list[Action]:
         """Let time pass: start, close or give up what is due."""
-        if self.outcome is not None:
-            return []
-        return self._wait(now) if self.collection is None else self._progress(now)
+        told, newcomers = self._door.unanswered(now)
+        told += [action for join in newcomers for action in self._join(join, now)]
+        if self.outcome is None:
+            told += self._wait(now) if self.collection is None else self._progress(now)
+        return told
 
     def due(self, now: float) -> float | None:
         """Return when the next `tick` is wanted; None if only a message can change anything."""
+        return _first(self.members.answer_due_s, self._patience_ends())
+
+    def _patience_ends(self) -> float | None:
+        """Return when to say something of the wait for devices, or to give up that for devices or uploads."""
         if self.outcome is not None or self._closed_s is not None:
             return None
         if self.collection is None:
-            return min(self._note_due_s, self.plan.patience_s)
-        limits = [self._deadline(), None if self._deserted_s is None else self._deserted_s + self.plan.patience_s]
-        return min((limit for limit in limits if limit is not None), default=None)
+            return self._muster.due(len(self.members.joined))
+        return _first(self._deadline(), None if self._deserted_s is None else self._deserted_s + self.plan.patience_s)
 
     def aggregated(self, result: Aggregated, now: float) -> list[Action]:
         """Publish what aggregation gave and go on to the next round, unless the run has ended meanwhile."""
@@ -124,9 +137,8 @@ class Coordinator:
         collection = self.collection
         assert collection is not None and self._closed_s is not None
         listeners = tuple(d for d in collection.audience if d in self.members.joined)
-        actions: list[Action] = [
-            *self._herald.close(collection.round, tuple(self.members.joined), listeners, result.travels)
-        ]
+        rate, joined = slowest(*(self.members.joined[d].down_rate for d in listeners)), tuple(self.members.joined)
+        actions: list[Action] = [*self._herald.close(collection.round, joined, listeners, result.travels, rate)]
         actions += [Note(f"round {collection.round}: {remark}") for remark in result.remarks]
         self._completed, self._broadcast = collection.round, result.broadcast
         actions.append(Checkpoint(collection.round, result.broadcast))
@@ -168,48 +180,42 @@ class Coordinator:
         member, device = self.members.joined.get(presence.device), presence.device
         if member is None or member.instance != presence.instance:
             return []
+        told, newcomers = self._door.heard(presence, now)
+        if presence.state == "online":
+            self._ask_after_all(device)
+        elif self.outcome is None:
+            told.append(Note(f"{device} {presence.state}" + (f": {presence.detail}" if presence.detail else "")))
         if presence.state in ("left", "failed"):
             self.members.remove(device)
-        if self.outcome is not None:
-            return []
-        if presence.state in ("left", "failed"):
-            self._gone(device)
-        note = f"{device} {presence.state}" + (f": {presence.detail}" if presence.detail else "")
-        told: list[Action] = [] if presence.state == "online" else [Note(note)]
+            if self.collection is not None:
+                self.collection.gone.add(device)
+        told += [action for join in newcomers for action in self._join(join, now)]
         return told + self.tick(now)
 
     def _join(self, join: Join, now: float) -> list[Action]:
-        if (holder := self.members.holder(join)) is not None:
-            self.counts["duplicate_id"] += 1
-            detail = (
-                f"a device named {join.device} joined {now - holder.joined_s:.0f} s ago and is online; "
-                "give this one another id, or stop the other one"
-            )
-            # The second has retained its presence in place of the first's: put that right.
-            return [self._herald.reject(join.device, join.round, "duplicate", detail, join.instance),
-                    self._herald.vouch(holder.device, holder.instance), Note(detail)]  # fmt: skip
-        if detail := self._unfit(join):
-            return [self._herald.reject(join.device, join.round, "unfit", detail, join.instance), Note(detail)]
+        if refused := self._door.refusal(join, now):
+            return refused
+        self._reports.admit(join.device, join.instance)
         if self.members.admit(join, now) and self.collection is not None:
             asked = self.collection.instances.get(join.device)
             if asked is not None and asked != join.instance:
-                self._gone(join.device)  # it restarted and does not know of the round
+                self.collection.gone.add(join.device)  # it restarted and does not know of the round
+        self._ask_after_all(join.device)
         standing = self._standing(join)
         answer: list[Action] = [self._herald.welcome(join, self._last_round_of(join), standing)]
         if standing.state == "follows":
             answer += self._herald.catch_up(join.device)
         return answer + self.tick(now)
 
-    def _unfit(self, join: Join) -> str:
-        """Say why a device's records are none for this run; nothing if they are."""
-        others = (m.input_dim for m in self.members.joined.values() if m.device != join.device)
-        if join.input_dim != (width := next(others, join.input_dim)):
-            return f"its records have {join.input_dim} features, those of this run {width}: preprocess them alike"
-        try:
-            self.method.upload_limit(join)
-        except ConfigError as error:
-            return str(error)
-        return ""
+    def _ask_after_all(self, device: str) -> None:
+        """Ask a device for its upload that was left out of the open round because it was away, now that it is back.
+        The draw is public: a device that finds itself drawn trains, whether the server thinks of it or not."""
+        collection, member = self.collection, self.members.joined.get(device)
+        if collection is None or member is None or not self._collecting or not self.members.online(device):
+            return
+        drawn = takes_part(collection.cohort, self.plan.seed, collection.round, device)
+        if collection.left_out.pop(device, None) == member.instance and drawn:
+            collection.instances[device] = collection.audience[device] = member.instance
 
     def _last_round_of(self, join: Join) -> int:
         """The last round that a device need not think of: the open one counts only if its process was not asked. (One
@@ -218,11 +224,6 @@ class Coordinator:
             self.collection.audience.get(join.device) == join.instance
         )  # fmt: skip
         return self._round - 1 if asked else self._round
-
-    def _gone(self, device: str) -> None:
-        """Wait no longer for a device's upload."""
-        if self.collection is not None:
-            self.collection.gone.add(device)
 
     def _standing(self, join: Join) -> Standing:
         """What the server can say about what a device awaits."""
@@ -241,15 +242,13 @@ class Coordinator:
 
     def _wait(self, now: float) -> list[Action]:
         """Before round 1: wait for all devices, saying so, but not for ever."""
-        have, need, limit = len(self.members.joined), self.plan.devices, self.plan.patience_s
-        if have >= need or (now >= limit and have >= self.plan.minimum_devices):
+        have = len(self.members.joined)
+        if self._muster.complete(have, now):
             return self._open(now)
-        if now >= limit:
-            return self._end(False, f"only {have} of {self.plan.minimum_devices} devices joined in {limit:g} s", now)
-        if now < self._note_due_s and have == self._noted:
-            return []
-        self._noted, self._note_due_s = have, now + NOTE_EVERY_S
-        return [Note(f"waiting: have {have}, need {need}, {now:.0f} s of {limit:g} s")]
+        if failure := self._muster.failure(have, now):
+            return self._end(False, failure, now)
+        news = self._muster.news(have, now)
+        return [Note(news)] if news else []
 
     # ---- one round ----------------------------------------------------------------------------------------------
 
@@ -258,22 +257,28 @@ class Coordinator:
         round, joined = self._completed + 1, self.members.joined
         if not joined:
             return self._end(False, f"round {round}: no device is left", now)
-        size = max(1, floor(self.plan.participation * len(joined) + 1e-9))
-        cohort, chosen = draw(joined, size, self.plan.seed, round)
+        there = self.members.roll_call()
+        size = max(1, floor(self.plan.participation * len(there) + 1e-9))
+        cohort, chosen = draw(there, size, self.plan.seed, round)
         self._previous = self.collection
         asked = {d: joined[d].instance for d in chosen}
         everyone = {d: member.instance for d, member in joined.items()}
-        audience = everyone if self.method.broadcasts_to_all else asked
-        self.collection = Collection(round, cohort, asked, now, audience)
+        audience = everyone if self.method.broadcasts_to_all else dict(asked)
+        left_out = {d: instance for d, instance in everyone.items() if d not in there}
+        self.collection = Collection(round, cohort, asked, now, audience, left_out)
         self._closed_s = self._deserted_s = None
         return [Opened(round, len(chosen)), self._state(), *self._progress(now)]
 
     def _chunk(self, device: str, chunk: Chunk, size: int, now: float) -> list[Action]:
         collection, member = self.collection, self.members.joined.get(device)
-        if collection is None or member is None or chunk.round > collection.round:
+        if collection is None or member is None or not 0 < chunk.round <= collection.round:
             return self._foreign(device, size)
-        if chunk.round < collection.round or not self._collecting or device not in collection.instances:
-            return self._late(device, chunk, size)
+        if self._stragglers.has_record(chunk.round):
+            return self._stragglers.after_the_record(device, chunk.round, size)
+        if device not in collection.instances:
+            return self._stragglers.unasked(collection, device, size)
+        if not self._collecting:
+            return self._stragglers.after_the_close(collection, device, chunk, size)
         self.ledger.received(device, "upload", size)
         if device in collection.rejected:
             return self._ignore("rejected")
@@ -295,20 +300,6 @@ class Coordinator:
         """A repetition after acceptance means that the device has not heard of it."""
         assert self.collection is not None
         return [self._herald.accept(device, self.collection.round)] if device in self.collection.accepted else []
-
-    def _late(self, device: str, chunk: Chunk, size: int) -> list[Action]:
-        """Count a late upload with its bytes; tell the device once."""
-        self.ledger.received(device, "upload", size)
-        collection = self.collection
-        current = collection is not None and chunk.round == collection.round
-        if collection is not None and current and device in collection.accepted:
-            return [*self._ignore("duplicate"), *self._accept_again(device)]
-        self.counts["late"] += 1
-        self.counts["late_bytes"] += size
-        if collection is None or not current or device in collection.late or device in collection.rejected:
-            return []
-        collection.late.add(device)
-        return [self._herald.reject(device, chunk.round, "late", "the round closed before the upload was complete")]
 
     def _refuse(self, device: str, round: int | None, why: str, now: float) -> list[Action]:
         """Go on without an upload that cannot be used, and say so to its device."""
@@ -378,11 +369,13 @@ class Coordinator:
         return self._herald.state("open", collection.round, audience, cohort=collection.cohort, deadline_s=allowed)
 
     def _record(self, collection: Collection, diagnostics: Mapping[str, Any], now: float) -> RoundRecord:
-        deadline, counts, self.counts = self._deadline(), self.counts, Counter()
+        deadline, counts = self._deadline(), dict(self.counts)
+        self.counts.clear()
+        self._stragglers.recorded(collection)
         return RoundRecord(
             collection.round, collection.opened_s, self._closed_s or now, now, deadline,
             tuple(sorted(collection.accepted)), tuple(sorted(collection.late)), tuple(sorted(collection.rejected)),
-            collection.missing, self.ledger.drain(), dict(counts), dict(diagnostics),
+            collection.missing, self.ledger.drain(), counts, dict(diagnostics),
         )  # fmt: skip
 
     def _end(self, completed: bool, reason: str, now: float) -> list[Action]:
@@ -398,3 +391,8 @@ class Coordinator:
     def _ignore(self, reason: str) -> list[Action]:
         self.counts[reason] += 1
         return []
+
+
+def _first(*moments: float | None) -> float | None:
+    """Return the earliest of the moments that there are."""
+    return min((moment for moment in moments if moment is not None), default=None)

@@ -5,6 +5,10 @@ from dataclasses import dataclass
 
 from broker_server.plan import RunPlan
 from edge_client.protocol.messages import FAREWELL_S
+from edge_client.transport.pacing import busy, chunk_size, slowest
+
+ANSWER_S = 5.0
+"""How long a device that is alive may take to answer a probe on a link that carries nothing else."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,12 @@ def farewell(plan: RunPlan, paces: Mapping[str, Pace], remaining: Iterable[str])
     needs = (paces[device].download_s + epochs * expected.get(device, 0.0) for device in remaining)
     slowest = max(needs, default=0.0)
     return max(FAREWELL_S, plan.grace * slowest + plan.patience_s)
+
+
+def answer(up_rate: float, down_rate: float) -> float:
+    """Return the seconds that a device may take to answer a probe: what is under way on its link goes first."""
+    rate = slowest(up_rate, down_rate)
+    return ANSWER_S + 2 * busy(rate, chunk_size(rate))
 
 
 def _expected(paces: Mapping[str, Pace]) -> dict[str, float]:

@@ -17,12 +17,13 @@ from edge_client.protocol.messages import (
     Cohort,
     Header,
     Join,
-    Presence,
+    Probe,
     Reject,
     RoundState,
     Standing,
     Welcome,
 )
+from edge_client.transport.pacing import chunk_size
 
 
 class Herald:
@@ -52,11 +53,14 @@ class Herald:
                              cohort=cohort, deadline_s=deadline_s, reason=reason)  # fmt: skip
         return self._announce(message, audience)
 
-    def close(self, round: int, audience: tuple[str, ...], listeners: tuple[str, ...], arrays: Arrays) -> list[Publish]:
-        """Announce that a round is closed and send its broadcast to the `listeners`."""
+    def close(self, round: int, audience: tuple[str, ...], listeners: tuple[str, ...], arrays: Arrays,
+              rate: float | None = None) -> list[Publish]:  # fmt: skip
+        """Announce that a round is closed and send its broadcast to the `listeners`, the slowest of which hears
+        `rate` bits/s (None: nobody knows)."""
         body = encode_arrays(arrays)
         self._payload = payload_bytes(arrays)
-        self._broadcast = tuple(split(body, self._plan.chunk_size, run=self._plan.name, round=round, device=SERVER,
+        size = min(self._plan.chunk_size, chunk_size(rate))
+        self._broadcast = tuple(split(body, size, run=self._plan.name, round=round, device=SERVER,
                                       seq=lambda: next(self._seq)))  # fmt: skip
         first = self._broadcast[0]
         message = RoundState(run=self._plan.name, round=round, device=SERVER, seq=next(self._seq), state="closed",
@@ -88,10 +92,10 @@ class Herald:
                          detail=detail[:300], instance=instance)  # fmt: skip
         return self._tell(device, "reject", message)
 
-    def vouch(self, device: str, instance: str) -> Publish:
-        """Say, retained and in its name, that this process of a device is online."""
-        message = Presence(run=self._plan.name, device=device, seq=next(self._seq), state="online", instance=instance)
-        return Publish(topics.presence(self._plan.run, device), encode(message), retain=True)
+    def probe(self, device: str, instance: str) -> Publish:
+        """Ask this process of a device for a sign of life."""
+        message = Probe(run=self._plan.name, device=SERVER, seq=next(self._seq), instance=instance)
+        return self._tell(device, "probe", message)
 
     def _announce(self, message: RoundState, audience: Iterable[str]) -> Publish:
         data = encode(message)

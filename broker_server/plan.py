@@ -16,8 +16,9 @@ class RunPlan:
     """`run` is the topic name, `incarnation` (8 hex digits) this server's life of it.
 
     participation: fraction phi of the joined devices that takes part in a round.
-    devices: how many are expected; round 1 waits up to `patience_s` for all of them and then goes on with those it
-    has, if they are at least `minimum_devices`. quorum: how many uploads a round needs to count.
+    devices: how many are expected; round 1 waits up to `join_s` (None: `patience_s`) for all of them and then goes on
+    with those it has, if they are at least `minimum_devices`. quorum: how many uploads a round needs to count.
+    input_dim: the width of a record; None: that of the first device to join.
     patience_s is also what stragglers get beyond what is expected of them.
     deadline_s: seconds from the opening of a round to its close, or "auto": `grace` times what bytes, links and the
     training seen so far let expect of the slowest, plus the patience.
@@ -34,6 +35,8 @@ class RunPlan:
     minimum_devices: int = 1
     quorum: int = 1
     patience_s: float = 60.0
+    join_s: float | None = None
+    input_dim: int | None = None
     deadline_s: float | Literal["auto"] = "auto"
     grace: float = 3.0
     chunk_size: int = MAX_CHUNK
@@ -46,6 +49,11 @@ class RunPlan:
             raise ConfigError(
                 f"run name {self.run!r}: use 1 to 55 letters, digits, '.', '_' or '-', the first a letter or digit"
             ) from None
+
+    @property
+    def joining_s(self) -> float:
+        """How long round 1 waits for devices."""
+        return self.patience_s if self.join_s is None else self.join_s
 
     @property
     def name(self) -> str:

@@ -36,6 +36,18 @@ class RoundRecord:
 
 
 @dataclass(frozen=True)
+class Amendment:
+    """What came from a device for a round whose record is written already. It belongs to that round, not to the one
+    under way; `late` if the device was called missing until then."""
+
+    round: int
+    device: str
+    late: bool
+    tally: Tally
+    counts: dict[str, int]
+
+
+@dataclass(frozen=True)
 class Outcome:
     """How a run ended, `ended_s` seconds after it began: `completed` if all rounds were run, else `reason` says why."""
 

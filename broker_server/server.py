@@ -15,6 +15,7 @@ from broker_server.actions import (
     Accepted,
     Action,
     Aggregate,
+    Amend,
     Checkpoint,
     Closed,
     Finish,
@@ -28,7 +29,7 @@ from broker_server.coordinator import Coordinator
 from broker_server.methods.base import Aggregate as Aggregated
 from broker_server.methods.base import ServerMethod
 from broker_server.plan import RunPlan
-from broker_server.records import Closing, Outcome, RoundRecord
+from broker_server.records import Amendment, Closing, Outcome, RoundRecord
 from edge_client.clock import Clock, within
 from edge_client.errors import ConnectionLost, GcaError
 from edge_client.protocol import topics
@@ -47,6 +48,8 @@ class Sink(Protocol):
     """Where the run's results go: the study, the screen."""
 
     def record(self, record: RoundRecord) -> None: ...
+
+    def amend(self, amendment: Amendment) -> None: ...
 
     def observe(self, telemetry: Telemetry) -> None: ...
 
@@ -263,6 +266,8 @@ class Server:
                 self._sink.observe(telemetry)
             case Note(text):
                 self._sink.note(text)
+            case Amend(amendment):
+                self._sink.amend(amendment)
             case Closed(closing):
                 self._sink.closing(closing)
             case Finish(outcome) if not self._finished.done():

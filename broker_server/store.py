@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from broker_server.plan import RunPlan
-from broker_server.records import AttackRecord, Closing, Outcome, RoundRecord
+from broker_server.records import Amendment, AttackRecord, Closing, Outcome, RoundRecord
 from broker_server.schema import ATTACKS, TABLES, VERSION
 from edge_client.errors import EnvironmentFault
 from edge_client.protocol.messages import Tally, Telemetry
@@ -89,6 +89,18 @@ class StudyStore:
             write.execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             write.executemany("INSERT INTO participants VALUES (?, ?, ?, ?)", fates)
             self._server_side(write, run, record.round, record.tallies, record.counts)
+
+    def amend_round(self, run: int, amendment: Amendment) -> None:
+        """Book what came for a round after its record, and correct the fate of an upload that was called missing."""
+        a = amendment
+        with self._transaction() as write:
+            if a.late:
+                write.execute(
+                    "UPDATE participants SET fate = 'late' WHERE run = ? AND round = ? AND device = ? "
+                    "AND fate = 'missing'",
+                    (run, a.round, a.device),
+                )
+            self._server_side(write, run, a.round, {a.device: (a.tally,)}, a.counts)
 
     def record_closing(self, run: int, closing: Closing) -> None:
         """Write down what came after the last round."""

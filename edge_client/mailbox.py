@@ -10,7 +10,7 @@ from edge_client.errors import ConfigError, ProtocolError
 from edge_client.protocol import topics
 from edge_client.protocol.chunks import Reassembly
 from edge_client.protocol.codec import MAX_BODY, Arrays, decode, decode_arrays, payload_bytes
-from edge_client.protocol.messages import Accept, Chunk, Header, Reject, RoundState, Welcome
+from edge_client.protocol.messages import Accept, Chunk, Header, Probe, Reject, RoundState, Welcome
 from edge_client.protocol.tally import TallySheet
 
 
@@ -71,8 +71,8 @@ class Mailbox:
         return message
 
     def _is_ours(self, message: Header) -> bool:
-        """A message counts if the server we were welcomed by sent it; a welcome counts if it answers this process."""
-        if isinstance(message, Welcome):
+        """A message counts if the server we were welcomed by sent it; what names a process, if it names this one."""
+        if isinstance(message, Welcome | Probe):
             return message.instance == self.instance
         if isinstance(message, Reject) and message.instance:
             return message.instance == self.instance

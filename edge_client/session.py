@@ -7,12 +7,13 @@ device asks where it stands (`Join.awaits`) and sends again only what the server
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Literal, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from edge_client.clock import Clock, within
 from edge_client.errors import ConfigError, ConnectionLost, ProtocolError
@@ -26,6 +27,7 @@ from edge_client.protocol.messages import (
     Header,
     Join,
     Presence,
+    Probe,
     Reject,
     RoundState,
     Telemetry,
@@ -36,6 +38,8 @@ from edge_client.transport.backoff import delay
 from edge_client.transport.base import Connect, Settings, Transport, Will
 from edge_client.transport.pacing import IN_FLIGHT
 
+EVALUATIONS = 400
+"""Evaluations in one message, each at most 150 bytes: together they stay below the size of a chunk."""
 GOODBYE_S = 5.0
 """How long a device that leaves waits for its goodbye to go out."""
 
@@ -144,8 +148,17 @@ class Session:
 
     async def report(self, telemetry: Telemetry) -> None:
         """Send a round's telemetry with QoS 0: it is about the run, not part of it."""
-        if self._transport is not None:
-            await self._try(self._post(self._transport, topics.telemetry(*self._name), telemetry, "telemetry", qos=0))
+        for part in self._parts(telemetry):
+            if self._transport is not None:
+                await self._try(self._post(self._transport, topics.telemetry(*self._name), part, "telemetry", qos=0))
+
+    def _parts(self, telemetry: Telemetry) -> Iterator[Telemetry]:
+        """Cut telemetry into messages that every broker takes; nothing but evaluations is in the later ones."""
+        judged = telemetry.evaluations
+        yield replace(telemetry, evaluations=judged[:EVALUATIONS])
+        for begin in range(EVALUATIONS, len(judged), EVALUATIONS):
+            part = judged[begin : begin + EVALUATIONS]
+            yield replace(telemetry, seq=self.next_seq(), evaluations=part, spent_s={}, tallies=(), ignored={})
 
     def next_seq(self) -> int:
         """Number the next message."""
@@ -203,6 +216,8 @@ class Session:
                 )
             if isinstance(message, Welcome):
                 self._welcome_on = transport
+            if isinstance(message, Probe):
+                await self._try(self._announce(transport, "online"))
             if not incoming.retained and self._must_ask(transport, incoming.topic, message):
                 await self._try(self._ask(transport))
             async with self._news:

@@ -22,6 +22,9 @@ FAREWELL_S = 10.0
 """How long after the end of a run the server stays for devices that were cut off: whom it has not answered by then
 it never will."""
 
+MAX_EVALUATIONS = 20_000
+"""Evaluations that a device may report of one round."""
+
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"  # "$" would let a line break follow
 Name = Annotated[str, Meta(pattern=NAME)]
 Instance = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}\Z")]
@@ -143,6 +146,12 @@ class Reject(Header, frozen=True, kw_only=True):
     instance: Annotated[str, Meta(max_length=8)] = ""
 
 
+class Probe(Header, frozen=True, kw_only=True):
+    """`dn/<device>/probe`: another process claims this name; the `instance` that holds it says so by its presence."""
+
+    instance: Instance
+
+
 class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tensor on the wire: raw little-endian bytes in C order."""
 
@@ -182,7 +191,8 @@ class Tally(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class Telemetry(Header, frozen=True, kw_only=True):
     """`met/<device>`: what a device reports of a finished round. Never part of the algorithm.
 
-    `outcome` says how the round ended for the device. `spent_s` holds seconds by stage (train, upload, wait,
+    Many evaluations travel in parts, the first of which holds all the rest. `outcome` says how the round ended for the
+    device. `spent_s` holds seconds by stage (train, upload, wait,
     align). `state_sha256` is over the model's parameters after the round.
     """
 
@@ -190,6 +200,6 @@ class Telemetry(Header, frozen=True, kw_only=True):
     detail: Text = ""
     spent_s: dict[Name, float]
     tallies: tuple[Tally, ...]
-    evaluations: Annotated[tuple[Evaluation, ...], Meta(max_length=20_000)]
+    evaluations: Annotated[tuple[Evaluation, ...], Meta(max_length=MAX_EVALUATIONS)]
     ignored: dict[Name, Count]
     state_sha256: Annotated[str, Meta(max_length=64)]

@@ -8,7 +8,7 @@
 | met/<device>                 | device | Telemetry   |
 | round                        | server | RoundState  |
 | bc/<round>/<index>           | server | Chunk       |
-| dn/<device>/welcome ...      | server | Welcome, Accept, Reject; bc/<round>/<index>: Chunk |
+| dn/<device>/welcome ...      | server | Welcome, Accept, Reject, Probe; bc/<round>/<index>: Chunk |
 """
 
 import re
@@ -22,6 +22,7 @@ from edge_client.protocol.messages import (
     Header,
     Join,
     Presence,
+    Probe,
     Reject,
     RoundState,
     Telemetry,
@@ -31,7 +32,7 @@ from edge_client.protocol.messages import (
 ROOT = "gca/v1"
 
 _FROM_DEVICE: dict[str, type[Header]] = {"pres": Presence, "join": Join, "met": Telemetry}
-_TO_DEVICE: dict[str, type[Header]] = {"welcome": Welcome, "accept": Accept, "reject": Reject}
+_TO_DEVICE: dict[str, type[Header]] = {"welcome": Welcome, "accept": Accept, "reject": Reject, "probe": Probe}
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def broadcast(run: str, round: int, index: int) -> str:
 
 
 def down(run: str, device: str, verb: str) -> str:
-    """Return the topic of one device's `verb`: welcome, accept or reject."""
+    """Return the topic of one device's `verb`: welcome, accept, reject or probe."""
     return f"{ROOT}/{run}/dn/{device}/{verb}"
 
 

@@ -6,10 +6,11 @@ reading before belongs to that round (0: everything before round 1 opened), so t
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from broker_server.checkpoint import save_checkpoint
-from broker_server.records import Closing, RoundRecord
+from broker_server.records import Amendment, Closing, RoundRecord
 from broker_server.store import StudyStore
 from edge_client.protocol.codec import Arrays
 from edge_client.protocol.messages import Telemetry
@@ -58,6 +59,13 @@ class Journal:
         self._records[record.round] = record
         self.at_boundary(record.round)
         self._show(record.round)
+
+    def amend(self, amendment: Amendment) -> None:
+        self._store.amend_round(self._run, amendment)
+        if amendment.late and (record := self._records.get(amendment.round)) is not None:
+            missing = tuple(device for device in record.missing if device != amendment.device)
+            late = tuple(sorted({*record.late, amendment.device}))
+            self._records[amendment.round] = replace(record, missing=missing, late=late)
 
     def observe(self, telemetry: Telemetry) -> None:
         """Take a device's report of a round. The last report of a run repeats its last round, for the bytes since."""

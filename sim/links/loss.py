@@ -7,7 +7,8 @@ a lossy link down, it does not count the copies.
 
 import math
 
-from sim.links.link import HEADER, MIN_RTO_VARIANCE, MSS
+from edge_client.transport.pacing import HEADER, MSS
+from sim.links.link import MIN_RTO_VARIANCE
 
 
 def loss_limited_rate(loss: float, rtt: float, segment: int = MSS + HEADER) -> float:

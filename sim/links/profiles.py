@@ -12,8 +12,9 @@ import msgspec
 
 from edge_client.errors import ConfigError
 from edge_client.transport import pacing
+from edge_client.transport.pacing import HEADER, MSS
 from sim.links.figures import Figure, Origin, choose, read
-from sim.links.link import HEADER, MSS, LinkSpec, Outage
+from sim.links.link import LinkSpec, Outage
 from sim.links.loss import loss_limited_rate
 
 LONGEST_ROUND_TRIP = 3600.0

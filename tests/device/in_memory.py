@@ -14,7 +14,7 @@ from memory_broker import MemoryBroker
 from broker_server.clustering import ClusteringSpec
 from broker_server.methods.gca import GcaServer
 from broker_server.plan import RunPlan
-from broker_server.records import Closing, Outcome, RoundRecord
+from broker_server.records import Amendment, Closing, Outcome, RoundRecord
 from broker_server.server import Server
 from edge_client.clock import RealClock
 from edge_client.device import Device, live
@@ -49,6 +49,7 @@ class Told:
     telemetry: list[Telemetry] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     closings: list[Closing] = field(default_factory=list)
+    amendments: list[Amendment] = field(default_factory=list)
     checkpoints: list[Arrays] = field(default_factory=list)
 
     def record(self, record: RoundRecord) -> None:
@@ -66,6 +67,9 @@ class Told:
 
     def checkpoint(self, round: int, broadcast: Arrays) -> None:
         self.checkpoints.append(broadcast)
+
+    def amend(self, amendment: Amendment) -> None:
+        self.amendments.append(amendment)
 
     def closing(self, closing: Closing) -> None:
         self.closings.append(closing)

@@ -9,14 +9,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from device.in_memory import PLAN, Federation
+from device.in_memory import PLAN, RECORDS, WIDTH, Federation
 from memory_broker import Fault
 from msgspec.structs import replace as with_fields
 
 from edge_client.device import live
 from edge_client.errors import ConfigError, GcaError
 from edge_client.offload import into
+from edge_client.protocol import topics
+from edge_client.protocol.chunks import MAX_CHUNK
+from edge_client.protocol.codec import encode
+from edge_client.protocol.messages import Join, Presence
 from edge_client.records import Records
+from edge_client.transport.base import Settings
 
 ALONE = replace(PLAN, devices=1, minimum_devices=1, rounds=2)
 
@@ -164,6 +169,44 @@ async def test_a_second_device_of_one_name_is_refused_and_the_first_finishes() -
     assert first_in.is_set() and outcome.completed
     assert [r.accepted for r in federation.told.records] == [("a", "b", "c", "d")] * PLAN.rounds
     assert max(Counter(federation.broker.connections).values()) == 1  # nobody threw anybody out
+
+
+async def test_a_device_whose_machine_lost_power_is_back_in_seconds() -> None:
+    """Its old process is gone without a word, and the broker still thinks it there."""
+    federation = Federation(replace(PLAN, devices=2, minimum_devices=2))
+    broker, serving = federation.broker, asyncio.ensure_future(federation.server.serve())
+    old = federation.session("a")
+    await broker.heard.wait()
+    async with broker.connect(Settings("a-old")) as dead:
+        head = {"run": "tiny", "device": "a", "instance": old.who.instance}
+        online = Presence(**head, seq=0, state="online")
+        join = Join(**head, seq=1, samples=RECORDS, input_dim=WIDTH)
+        await dead.publish(topics.presence("tiny", "a"), encode(online), retain=True)
+        await dead.publish(topics.join("tiny", "a"), encode(join))
+        while "a" not in federation.server.coordinator.members.joined:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await asyncio.gather(live(federation.device("a")), live(federation.device("b")))
+            outcome = await serving
+    assert outcome.completed
+    assert "a was started anew: its old process does not answer" in federation.told.notes
+
+
+async def test_many_evaluations_travel_in_messages_that_every_broker_takes() -> None:
+    """Evaluations of 1,001 epochs, about 130 B each, make three messages below the size of a chunk, and all count."""
+    hyper = with_fields(PLAN.hyper, recon_epochs=1000)
+    federation = Federation(replace(ALONE, rounds=1, hyper=hyper))
+    few = Records(np.zeros((4, 5), np.float32))
+    serving = asyncio.ensure_future(federation.server.serve())
+    async with asyncio.timeout(30):
+        await live(federation.device("a", records=few, evaluate="epoch"))
+        outcome = await serving
+    sizes = [len(seen.payload) for seen in federation.broker.seen if "/met/" in seen.topic]
+    assert outcome.completed and len(sizes) == 4 and max(sizes) < MAX_CHUNK  # and one for the end
+    told = [e.epoch for t in federation.told.telemetry for e in t.evaluations if e.phase == "recon"]
+    assert told == list(range(1, 1001))
+    assert [bool(t.spent_s) for t in federation.told.telemetry] == [True, False, False, False]
+    assert not federation.server.coordinator.counts
 
 
 async def test_a_device_that_comes_when_the_run_has_ended_is_told_so() -> None:

@@ -1,9 +1,9 @@
 """Pipes between processes, and what becomes of a run whose parts fail around them."""
 
 import asyncio
+import multiprocessing
 import os
 import time
-from multiprocessing import Pipe as os_pipe
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from sim.emulation.processes import Child, fork_server, stop
 
 
 def pair() -> tuple[Pipe[FromDevice], Pipe[FromDevice]]:
-    ours, theirs = os_pipe()
+    ours, theirs = multiprocessing.Pipe()
     return Pipe(ours, FromDevice), Pipe(theirs, FromDevice)
 
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_client.errors import ConfigError
-from sim.links.link import HEADER, INITIAL_WINDOW, MSS, JitterKey, LinkSpec, LinkState, next_start, plan
+from edge_client.transport.pacing import HEADER, MSS
+from sim.links.link import INITIAL_WINDOW, JitterKey, LinkSpec, LinkState, next_start, plan
 
 MQTT_HEADER = 15  # fixed header 4, topic 2 + 7, packet id 2
 

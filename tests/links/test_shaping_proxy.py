@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from edge_client.clock import RealClock
-from sim.links.link import HEADER, MSS, LinkState, plan
+from edge_client.transport.pacing import HEADER, MSS
+from sim.links.link import LinkState, plan
 from sim.links.profiles import LinkProfile, parse_link, profile, uplink
 from sim.links.proxy import ShapingProxy
 

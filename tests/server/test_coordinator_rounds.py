@@ -20,7 +20,8 @@ from server.driver import (
     told,
 )
 
-from broker_server.actions import Accepted, Closed, Note, Publish
+from broker_server.actions import Accepted, Amend, Closed, Note, Publish
+from broker_server.records import Amendment
 from edge_client.cohort import takes_part
 from edge_client.protocol import topics
 from edge_client.protocol.codec import encode, encode_arrays
@@ -90,8 +91,45 @@ def test_a_late_upload_is_counted_with_its_bytes_and_told_once() -> None:
     assert record.counts == {"late": len(chunks), "late_bytes": sum(len(encode(c)) for c in chunks)}
     upload = next(t for t in record.tallies["b"] if t.kind == "upload")
     assert (upload.messages, upload.payload_bytes) == (len(chunks), 0)
-    run.chunk(chunks[0], 34.0)  # round 2 is open: counted, and nothing is left to say
+    size = len(encode(chunks[0]))
+    run.chunk(chunks[0], 34.0)  # round 2 is open: nothing is left to say, but it is counted for its own round
     assert told(run.log, Reject) == [reject]
+    tally = Tally(direction="up", kind="upload", messages=1, message_bytes=size)
+    counts = {"late": 1, "late_bytes": size}
+    assert only(run.log, Amend).amendment == Amendment(1, "b", True, tally, counts)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_an_upload_that_comes_after_the_record_amends_its_own_round(rounds: int) -> None:
+    """Whether the next round is open by then or the run over; the round under way is not charged for it."""
+    run = Driver(plan(deadline_s=30.0, rounds=rounds))
+    run.start("a", "b")
+    (chunk,) = run.chunks("b", 1)
+    run.upload("a", 1, 2.0)
+    run.tick(31.0)
+    assert only(run.aggregated(32.0), Record).record.missing == ("b",)
+    amended = only(run.chunk(chunk, 33.0), Amend).amendment
+    assert (amended.round, amended.device, amended.late, amended.tally.message_bytes) == (
+        1,
+        "b",
+        True,
+        len(encode(chunk)),
+    )
+    assert run.coordinator.counts == {} and "upload" not in {t.kind for t in run.coordinator.ledger.drain()["b"]}
+
+
+def test_a_repetition_of_an_accepted_upload_after_the_record_is_not_called_late() -> None:
+    run = Driver()
+    run.start("a", "b")
+    run.play(1, 2.0, "a", "b")
+    amended = only(run.upload("b", 1, 3.0), Amend).amendment
+    assert (amended.late, amended.counts) == (False, {"stale": 1})
+
+
+def test_round_0_takes_no_uploads() -> None:
+    run = Driver()
+    run.start("a", "b")
+    assert run.upload("a", 0, 2.0) == [] and run.coordinator.counts == {"foreign": 1}
 
 
 def test_who_delivered_nothing_is_missing() -> None:
@@ -138,8 +176,11 @@ def test_an_upload_of_a_device_that_was_not_asked_is_refused() -> None:
     run.start("a", "b")
     (asked,) = run.coordinator.collection.instances
     other = "b" if asked == "a" else "a"
-    assert [r.reason for r in told(run.upload(other, 1, 2.0), Reject)] == ["late"]
-    assert run.coordinator.collection.accepted == set()
+    (reject,) = told([*run.upload(other, 1, 2.0), *run.upload(other, 1, 2.5)], Reject)
+    assert (reject.reason, reject.detail) == ("invalid", "round 1 did not ask this device for an upload")
+    record = only(run.play(1, 3.0, asked), Record).record
+    assert (record.late, record.missing, record.participants) == ((), (), (asked,))
+    assert record.counts == {"unasked": 2}
 
 
 def test_all_outstanding_offline_are_waited_for_no_longer_than_patience() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from broker_server import results
 from broker_server.plan import RunPlan
-from broker_server.records import Closing, Outcome, RoundRecord
+from broker_server.records import Amendment, Closing, Outcome, RoundRecord
 from broker_server.results import Balance, Bytes, Point
 from broker_server.store import FILE, StudyStore
 from edge_client.errors import EnvironmentFault
@@ -79,6 +79,21 @@ def test_a_round_with_every_fate(store: StudyStore, run: int) -> None:
     fates = store.rows("SELECT device, fate FROM participants ORDER BY device")
     assert fates == [("a", "accepted"), ("b", "accepted"), ("c", "late"), ("d", "rejected"), ("e", "missing")]
     assert results.events(store, run) == [("late", 1), ("stale", 3)]
+
+
+def test_an_upload_that_came_after_its_record_is_late_with_its_bytes(store: StudyStore, run: int) -> None:
+    """Only what was missing becomes late; what was decided stays, whatever is repeated."""
+    store.record_round(run, record(1, accepted=("a",), missing=("b",), tallies={"b": ()}))
+    store.record_round(run, record(2, accepted=("a",), missing=("b",)))
+    for device, late in (("b", True), ("b", True), ("a", False)):
+        counts = {"late": 1, "late_bytes": 40} if late else {"stale": 1}
+        store.amend_round(run, Amendment(1, device, late, tally("up", "upload", 1, 0, 40), counts))
+    fates = store.rows("SELECT round, device, fate FROM participants ORDER BY round, device")
+    assert fates == [(1, "a", "accepted"), (1, "b", "late"), (2, "a", "accepted"), (2, "b", "missing")]
+    booked = store.rows("SELECT round, device, sum(message_bytes) FROM transfers GROUP BY round, device")
+    assert booked == [(1, "a", 40), (1, "b", 80)]
+    events = store.rows("SELECT round, kind, sum(count) FROM events GROUP BY round, kind")
+    assert events == [(1, "late", 2), (1, "late_bytes", 80), (1, "stale", 1)]
 
 
 def test_telemetry_notes_and_wire(store: StudyStore, run: int) -> None:

@@ -1,0 +1,39 @@
+"""The wait for devices before round 1, and what a person hears of it. Sans-io."""
+
+from dataclasses import dataclass
+
+from broker_server.plan import RunPlan
+
+SAID_EVERY_S = 30.0
+"""How often a waiting server says how long it has been waiting."""
+NEWS_EVERY_S = 1.0
+"""How often it says how many have come, if more or fewer than it said before."""
+
+
+@dataclass
+class Muster:
+    """Round 1 opens when all expected devices are there, or the time is up and those there are enough."""
+
+    plan: RunPlan
+    said: int = -1
+    said_s: float = -SAID_EVERY_S
+
+    def due(self, have: int) -> float:
+        """Return when to look again."""
+        return min(self.said_s + (SAID_EVERY_S if have == self.said else NEWS_EVERY_S), self.plan.joining_s)
+
+    def complete(self, have: int, now: float) -> bool:
+        return have >= self.plan.devices or (now >= self.plan.joining_s and have >= self.plan.minimum_devices)
+
+    def failure(self, have: int, now: float) -> str:
+        """Say why there will be no round 1; nothing while there is hope."""
+        if now < self.plan.joining_s:
+            return ""
+        return f"only {have} of {self.plan.minimum_devices} devices joined in {self.plan.joining_s:g} s"
+
+    def news(self, have: int, now: float) -> str:
+        """Say how many there are; nothing if that was said only just now."""
+        if now < self.due(have):
+            return ""
+        self.said, self.said_s = have, now
+        return f"waiting: have {have}, need {self.plan.devices}, {now:.0f} s of {self.plan.joining_s:g} s"
