@@ -18,7 +18,7 @@ from broker_server.methods.base import Aggregate, Sender, Upload
 from edge_client.errors import GcaError, ProtocolError
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.methods.fedavg import read_parameters
-from edge_client.model.choice import trainer_for
+from edge_client.model.choice import architecture_for, trainer_for
 from edge_client.protocol.codec import Arrays
 from edge_client.seeds import SHARED, stream
 
@@ -72,4 +72,4 @@ class FedAvgServer:
 
 @lru_cache(maxsize=16)
 def _parameter_count(hyper: Hyperparameters, input_dim: int) -> int:
-    return trainer_for(hyper, input_dim).parameter_count
+    return architecture_for(hyper, input_dim).parameters
