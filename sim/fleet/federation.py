@@ -164,7 +164,7 @@ class _Fleet:
         """Wait until every device has gone."""
         patience = max(FAREWELL_S, self._federation.plan.patience_s)  # their links may be slow to the last byte
         try:
-            await asyncio.wait_for(self._unless_failed(asyncio.gather(*devices)), patience)
+            await asyncio.wait_for(self._unless_failed(asyncio.ensure_future(asyncio.wait(devices))), patience)
         except TimeoutError:
             late = sorted(task.get_name() for task in devices if not task.done())
             raise GcaError(f"devices {late} do not end although the run has") from None

@@ -123,8 +123,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 moment = self._now = max(self._now, when)
 
     def _waiting(self) -> str:
-        """Name the tasks that wait, and the coroutine that each one waits in."""
-        told = sorted(f"{task.get_name()} in {_innermost(task)}" for task in asyncio.all_tasks(self))
+        """Name the tasks that wait, and the coroutine that each one waits in: those that somebody has named, if any."""
+        tasks = sorted(asyncio.all_tasks(self), key=lambda task: task.get_name())
+        named = [task for task in tasks if not task.get_name().startswith("Task-")]
+        told = [f"{task.get_name()} in {_innermost(task)}" for task in named or tasks]
         if not told:
             return "no task is left, but something still awaits a result"
         more = f" and {len(told) - SHOWN} more" if len(told) > SHOWN else ""

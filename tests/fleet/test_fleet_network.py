@@ -273,7 +273,7 @@ def test_a_long_outage_ends_the_connection_on_both_sides() -> None:
 
 
 def test_a_long_download_is_a_sign_of_life_and_so_is_a_long_upload() -> None:
-    """300 kB at 4 kbit/s take ten minutes, ten keepalives, but the bytes of a message on its way are heard all the time.
+    """300 kB at 4 kbit/s take ten minutes, ten keepalives, but the bytes of a message on its way are heard.
 
     Up it is a third of that, as the real client gives up when it hears nothing for two keepalives, though it sends.
     """
