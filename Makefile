@@ -24,7 +24,7 @@ clean:
 	rm -rf $(VENV) build *.egg-info
 
 # constraints.txt keeps PyTorch at a release with a small CPU build; your own environment may use a newer one.
-$(VENV)/.sim: pyproject.toml constraints.txt
+$(VENV)/.sim: pyproject.toml constraints.txt setup.py $(wildcard edge_client/kernel/*.[ch])
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gca needs Python 3.11 or newer; try make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[sim]'

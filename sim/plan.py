@@ -37,7 +37,7 @@ from sim.run_plan import local_work
 from sim.units import bytes_text, duration_text
 
 HOST_FLOPS = 4.5e10
-"""Arithmetic of the numpy trainer on one core of the machine it was timed on (`benchmarks/trainer.py`)."""
+"""Arithmetic of the numpy trainer on one core of the machine it was timed on (`benchmarks/training.py`)."""
 SLOW_S = 3600.0
 """A round longer than this is worth a warning."""
 
