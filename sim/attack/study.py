@@ -35,9 +35,9 @@ from sim.attack.victim import (
     uploaded_codes,
     uploaded_model,
 )
+from sim.payload import PARAMETER_SHARING
 
-PARAMETER_SHARING = frozenset({"fedavg", "fedprox", "fednova", "dp_fedavg"})
-KNOWLEDGE = ("records", "initial-weights")
+KNOWLEDGE = ("records", "initial-weights", "weights")
 MODELS = ("final", "uploaded")
 
 
@@ -59,15 +59,18 @@ def attack_study(
 
     Parameter sharing is attacked through the device's `model`, which is the "final" one or what it "uploaded" in the
     last round; GCA through its codes alone. `knows` gives an attacker of GCA what the paper's has not: public
-    "records", the "initial-weights", or both. Raises ConfigError for an
-    attack that the method does not allow, EnvironmentFault for a folder without a finished study or one that cannot
-    be written to, GcaError when nothing can be judged.
+    "records", the "initial-weights", or both; "weights" are the victim's own, which no server of GCA has: a control
+    that tells what it is worth to hide them. Raises ConfigError for an attack that the method does not allow,
+    EnvironmentFault for a folder without a finished study or one that cannot be written to, GcaError when nothing can
+    be judged.
     """
     if starts < 1:
         raise ConfigError(f"--starts {starts}: use 1 or more")
     for known in knows:
         if known not in KNOWLEDGE:
             raise ConfigError(f"--knows {known}: choose {' or '.join(KNOWLEDGE)}")
+    if "weights" in knows and len(set(knows)) > 1:
+        raise ConfigError("--knows weights: is a control of its own; leave the other --knows out")
     if model not in MODELS:
         raise ConfigError(f"--model {model}: choose {' or '.join(MODELS)}")
     search, target = Search(steps=steps), load_victim(directory, victim)
@@ -101,26 +104,30 @@ def link_study(directory: Path, *, victim: int = 1) -> AttackRecord:
         state = Gca().after_broadcast(state, target.context(1), sent[-1])
         _, later, later_rows = upload(target, state, rounds_later=2)
         found = link(earlier, earlier_rows, later, later_rows)
-        details = {"common": found.common, "linked": found.linked, "chance": found.chance, "remarks": [MOMENTS_LOST]}
+        details = {
+            "common": found.common, "linked": found.linked, "chance": found.chance, "remarks": list(_restarted(target)),
+        }  # fmt: skip
         record = AttackRecord(target.device, "linkage", "", 0, 0, None, None, details)
         store.record_attack(last_run(store).run, record)
     return record
 
 
 def _from_model(directory: Path, victim: Victim, model: str, count: int, search: Search) -> _Extraction:
-    again = model == "uploaded"
-    seen = uploaded_model(directory, victim) if again else final_model(victim)
-    points = starting_points(seen.shape, victim.study.seed, count)
-    remarks = (MOMENTS_LOST,) if again and victim.study.training.optimizer == "kept" else ()
-    return _Extraction(f"white_box_{model}", white_box.attack(seen, points, search).outputs, remarks=remarks)
+    points = starting_points(victim.shape, victim.study.seed, count)
+    if model == "final":
+        return _Extraction("white_box_final", white_box.attack(final_model(victim), points, search).outputs)
+    outputs = white_box.attack(uploaded_model(directory, victim), points, search).outputs
+    return _Extraction("white_box_uploaded", outputs, remarks=_restarted(victim))
 
 
 def _from_codes(
     directory: Path, victim: Victim, others: Bystanders, count: int, search: Search, knows: Collection[str]
 ) -> _Extraction:
     _require_codes(victim)
-    study = victim.study
-    remarks = (MOMENTS_LOST,) if study.training.optimizer == "kept" else ()
+    study, remarks = victim.study, _restarted(victim)
+    points = starting_points(victim.shape, study.seed, count)
+    if "weights" in knows:
+        return _Extraction("white_box_final", white_box.attack(final_model(victim), points, search).outputs)
     initial = initial_state(victim.context(0)).parameters if "initial-weights" in knows else None
     seen, rows = uploaded_codes(victim)
     details: dict[str, Any] = {"codes": len(seen.codes)}
@@ -129,9 +136,13 @@ def _from_codes(
         details["public"] = len(others.public)
         details["paired_ntmse"] = paired_ntmse(victim.samples[rows], guesses, others.reference)
         return _Extraction("shadow", guesses[:count], details, remarks)
-    points = starting_points(seen.shape, study.seed, count)
     found = latent_only.attack(seen, points, search, study.seed, initial=initial)
     return _Extraction("latent_only", found.outputs, details, remarks)
+
+
+def _restarted(victim: Victim) -> tuple[str, ...]:
+    """Say it where the epochs that a victim runs once more are not quite those it would have run."""
+    return (MOMENTS_LOST,) if victim.study.training.optimizer == "kept" else ()
 
 
 def _require_codes(victim: Victim) -> None:

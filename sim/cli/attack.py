@@ -26,7 +26,8 @@ def attack(
         str, typer.Option(help="where parameters are shared: final, or uploaded in the last round")
     ] = "final",
     knows: Annotated[
-        list[str] | None, typer.Option(help="records, initial-weights: more than the paper's attacker has")
+        list[str] | None,
+        typer.Option(help="records, initial-weights: more than the paper's attacker has; weights: a control"),
     ] = None,
     linkage: Annotated[bool, typer.Option(help="instead: link codes of one record across two rounds")] = False,
     json_: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,

@@ -102,7 +102,7 @@ def test_a_shadow_with_the_victims_own_records_and_weights_reads_codes_as_the_vi
     assert errors.mean() < 0.5 * shuffled.mean()
 
 
-@pytest.mark.parametrize("knows", [["records"], ["initial-weights"], ["records", "initial-weights"]])
+@pytest.mark.parametrize("knows", [["records"], ["initial-weights"], ["records", "initial-weights"], ["weights"]])
 def test_each_knowledge_is_an_outcome_of_its_own(study: Path, knows: list[str]) -> None:
     plain = attack_study(study, starts=4, steps=10)
     told = attack_study(study, starts=4, steps=10, knows=knows)
@@ -135,6 +135,7 @@ def test_linkage_of_a_device_that_hardly_moves_is_certain(study: Path) -> None:
         ({"starts": 0}, "--starts 0"),
         ({"steps": -1}, "steps"),
         ({"knows": ["everything"]}, "choose records or initial-weights"),
+        ({"knows": ["weights", "records"]}, "control of its own"),
         ({"model": "stolen"}, "choose final or uploaded"),
         ({"model": "uploaded"}, "upload no model"),
     ],
