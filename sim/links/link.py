@@ -7,7 +7,8 @@ The model, in the order in which a message meets it:
 
 1. FIFO: transmission starts when the link has sent everything before (`free`). There is no token bucket, hence no
    burst: an idle link saves up nothing.
-2. Outages: transmission stops at the start of an outage and resumes at its end.
+2. Outages: transmission stops at the start of an outage and resumes at its end. A link may also change its rate at
+   given times (a trace); what is under way then goes on at the new rate.
 3. TCP slow start (RFC 5681, initial window of RFC 6928): 10 segments, doubled with each round trip, back to 10 after
    an idle time of one retransmission timeout. It binds only where rate x round trip exceeds about 15 kB.
 4. Serialisation: every started segment of `mss` bytes carries `header` bytes more (20 B IP + 32 B TCP with
@@ -19,6 +20,7 @@ Units: bytes, seconds, bits per second.
 
 import math
 from bisect import bisect_right
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -33,13 +35,15 @@ MIN_RTO_VARIANCE = 0.2
 """Seconds that the retransmission timeout exceeds the round trip by (Linux' lower bound)."""
 
 Outage = tuple[float, float]
+Change = tuple[float, float]
 
 
 class LinkSpec(msgspec.Struct, frozen=True):
     """The fixed properties of one direction.
 
     `rate`: bits/s at the IP layer, or None for an unshaped link. `delay`: one-way seconds. `jitter`: its largest
-    addition, seconds. `outages`: (start, end) in seconds of the link's time, sorted and apart.
+    addition, seconds. `outages`: (start, end) in seconds of the link's time, sorted and apart. `changes`: (second,
+    bits/s), sorted: from then on the rate is this one.
     Raises ConfigError for values that no link can have.
     """
 
@@ -49,6 +53,7 @@ class LinkSpec(msgspec.Struct, frozen=True):
     outages: tuple[Outage, ...] = ()
     mss: int = MSS
     header: int = HEADER
+    changes: tuple[Change, ...] = ()
 
     def __post_init__(self) -> None:
         if self.rate is not None and not 0 < self.rate < math.inf:
@@ -65,15 +70,33 @@ class LinkSpec(msgspec.Struct, frozen=True):
                     f"link outage {start}..{end} s: list outages in order, apart, each start before its end"
                 )
             last = end
+        last = -math.inf
+        for second, rate in self.changes:
+            if self.rate is None or not (
+                max(last, 0.0) <= second < math.inf and second != last and 0 < rate < math.inf
+            ):
+                raise ConfigError(
+                    f"link rate of {rate} bit/s from second {second}: list changes in order, each a positive rate, on "
+                    "a link that has one to begin with; where nothing passes, give an outage"
+                )
+            last = second
 
     @property
     def rtt(self) -> float:
         """The round trip in seconds without queueing and jitter; the way back is taken to be as long."""
         return 2 * self.delay
 
-    def seconds(self, wire_bytes: int) -> float:
-        """Return how long `wire_bytes` take on the line."""
-        return 0.0 if self.rate is None else wire_bytes * 8 / self.rate
+    def rate_at(self, second: float) -> float | None:
+        """Return the bits/s at a moment of the link's time, outages apart."""
+        if not self.changes:
+            return self.rate
+        index = bisect_right(self.changes, second, key=_begin) - 1
+        return self.rate if index < 0 else self.changes[index][1]
+
+    def seconds(self, wire_bytes: int, at: float = -math.inf) -> float:
+        """Return how long `wire_bytes` take on the line at the rate of that moment."""
+        rate = self.rate_at(at)
+        return 0.0 if rate is None else wire_bytes * 8 / rate
 
 
 class JitterKey(NamedTuple):
@@ -129,7 +152,7 @@ def plan(state: LinkState, nbytes: int, now: float) -> tuple[LinkState, Plan]:
     left = nbytes
     while left:  # once, or once per congestion window
         begin, window, used = _gate(state, now)
-        gated = (window - 1) * spec.seconds(spec.mss + spec.header) < spec.rtt
+        gated = (window - 1) * spec.seconds(spec.mss + spec.header, begin) < spec.rtt
         size = min(left, (window - used) * spec.mss) if gated else left
         count = -(-size // spec.mss)
         depart = _finish(spec, begin, size + count * spec.header)
@@ -177,14 +200,30 @@ def _gate(state: LinkState, now: float) -> tuple[float, int, int]:
 
 
 def _finish(spec: LinkSpec, begin: float, wire_bytes: int) -> float:
-    """Return when the last of `wire_bytes` has left, if the first starts at `begin` and outages interrupt."""
-    end = begin + spec.seconds(wire_bytes)
-    for index in range(bisect_right(spec.outages, begin, key=_end), len(spec.outages)):
-        out, back = spec.outages[index]
-        if out >= end:
+    """Return when the last of `wire_bytes` has left, if the first starts at `begin`: outages interrupt, changes of
+    the rate take effect at once."""
+    if spec.rate is None or not (spec.outages or spec.changes):
+        return begin + spec.seconds(wire_bytes)
+    starts, rates = _pieces(spec)
+    index, now, bits = bisect_right(starts, begin) - 1, begin, wire_bytes * 8.0
+    while index + 1 < len(starts):
+        room = (starts[index + 1] - now) * rates[index]
+        if bits <= room:
             break
-        end += back - out
-    return end
+        index, bits = index + 1, bits - room
+        now = starts[index]
+    return now + bits / rates[index]
+
+
+@lru_cache(maxsize=4096)
+def _pieces(spec: LinkSpec) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return from when which rate holds, outages as a rate of 0; the last one is never an outage."""
+    moments = {-math.inf, *(moment for outage in spec.outages for moment in outage)}
+    starts = tuple(sorted(moments | {second for second, _ in spec.changes}))
+    out = [bisect_right(spec.outages, start, key=_end) for start in starts]
+    dark = [i < len(spec.outages) and spec.outages[i][0] <= start for i, start in zip(out, starts, strict=True)]
+    rates = (0.0 if no else spec.rate_at(start) or 0.0 for no, start in zip(dark, starts, strict=True))
+    return starts, tuple(rates)
 
 
 def _arrival(state: LinkState, begin: float, depart: float, size: int, count: int) -> float:
@@ -200,6 +239,10 @@ def _arrival(state: LinkState, begin: float, depart: float, size: int, count: in
                 break
             latest = max(latest, left + spec.delay + spec.jitter * state.key.draw(state.segments + index))
     return latest if latest > state.arrived else math.nextafter(state.arrived, math.inf)
+
+
+def _begin(change: Change) -> float:
+    return change[0]
 
 
 def _end(outage: Outage) -> float:

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 import msgspec
 
@@ -14,8 +15,9 @@ from edge_client.errors import ConfigError
 from edge_client.transport import pacing
 from edge_client.transport.pacing import HEADER, MSS
 from sim.links.figures import Figure, Origin, choose, read
-from sim.links.link import LinkSpec, Outage
+from sim.links.link import Change, LinkSpec, Outage
 from sim.links.loss import loss_limited_rate
+from sim.links.trace import PREFIX, read_trace
 
 LONGEST_ROUND_TRIP = 3600.0
 
@@ -27,8 +29,8 @@ class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
     of one direction. `outages`: (start, end) after the start of the run. `loss`: probability per segment, which caps
     TCP's rate. `mss`, `header`: payload and header bytes of a full segment. `radio`: the entry of
     `configs/hardware.toml` that gives its power; `duty_cycle`: the share of a transmission's time that it is on air,
-    where a rule makes it pause. `price`: EUR per MB, None where nobody gave one. Raises ConfigError for values that no
-    link can have.
+    where a rule makes it pause. `up_changes`, `down_changes`: (second, bits/s) from then on, of a trace. `price`: EUR
+    per MB, None where nobody gave one. Raises ConfigError for values that no link can have.
     """
 
     name: str
@@ -40,6 +42,8 @@ class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
     loss: float = 0.0
     mss: int = MSS
     header: int = HEADER
+    up_changes: tuple[Change, ...] = ()
+    down_changes: tuple[Change, ...] = ()
     radio: str | None = None
     duty_cycle: float = 1.0
     price: float | None = None
@@ -68,19 +72,20 @@ class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 def uplink(profile: LinkProfile) -> LinkSpec:
     """Return the direction from the device."""
-    return _direction(profile, profile.up)
+    return _direction(profile, profile.up, profile.up_changes)
 
 
 def downlink(profile: LinkProfile) -> LinkSpec:
     """Return the direction to the device."""
-    return _direction(profile, profile.down)
+    return _direction(profile, profile.down, profile.down_changes)
 
 
-def _direction(profile: LinkProfile, rate: float | None) -> LinkSpec:
+def _direction(profile: LinkProfile, rate: float | None, changes: tuple[Change, ...]) -> LinkSpec:
     limit = loss_limited_rate(profile.loss, profile.rtt, profile.mss + profile.header)
     if limit < math.inf:
         rate = limit if rate is None else min(rate, limit)
-    return LinkSpec(rate, profile.rtt / 2, profile.jitter, profile.outages, profile.mss, profile.header)
+        changes = tuple((second, min(changed, limit)) for second, changed in changes)
+    return LinkSpec(rate, profile.rtt / 2, profile.jitter, profile.outages, profile.mss, profile.header, changes)
 
 
 # ---- named -----------------------------------------------------------------------------------------------------------
@@ -198,9 +203,27 @@ def parse_link(text: str) -> LinkProfile:
 
 
 def link(text: str) -> LinkProfile:
-    """Return the link that `text` names or spells out."""
+    """Return the link that `text` names, spells out, or has a trace of."""
+    if text.startswith(PREFIX):
+        return traced_link(text)
     spelled_out = text not in profiles() and _SPELLED_OUT.fullmatch(text.strip().lower())
     return parse_link(text) if spelled_out else profile(text)
+
+
+def traced_link(text: str) -> LinkProfile:
+    """Return the link of a trace, `trace:FILE[/RTT]`, such as `trace:bus.csv/100ms`; without a round trip there is no
+    delay."""
+    file, _, last = text.removeprefix(PREFIX).rpartition("/")
+    spelled = _QUANTITY.fullmatch(last.strip().lower())
+    if spelled is None or spelled[2] not in _TIME_UNITS:
+        file, rtt = text.removeprefix(PREFIX), 0.0
+    else:
+        rtt = float(spelled[1]) * _TIME_UNITS[spelled[2]]
+    trace = read_trace(Path(file))
+    return LinkProfile(
+        name=text, up=trace.up, down=trace.down, rtt=rtt, outages=trace.outages, up_changes=trace.up_changes,
+        down_changes=trace.down_changes, note=f"measured, from {file}",
+    )  # fmt: skip
 
 
 # ---- what follows from a link ----------------------------------------------------------------------------------------
@@ -213,7 +236,7 @@ def chunk_size(profile: LinkProfile) -> int:
 
 def broadcast_chunk(profile: LinkProfile) -> int:
     """Return the payload bytes of a chunk that the server sends down this link: it knows nothing of it but its rate."""
-    return pacing.chunk_size(profile.down)
+    return pacing.chunk_size(pacing.slowest(profile.down, *(rate for _, rate in profile.down_changes)))
 
 
 def keepalive(profile: LinkProfile, chunk: int) -> int:
@@ -229,4 +252,6 @@ def keepalive(profile: LinkProfile, chunk: int) -> int:
 
 
 def _slowest(profile: LinkProfile) -> float | None:
-    return pacing.slowest(uplink(profile).rate, downlink(profile).rate)
+    up, down = uplink(profile), downlink(profile)
+    later = (rate for spec in (up, down) for _, rate in spec.changes)
+    return pacing.slowest(up.rate, down.rate, *later)
