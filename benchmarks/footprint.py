@@ -1,8 +1,9 @@
 """What one emulated device costs: memory of its process, and seconds to start many.
 
-    python -m benchmarks.footprint [DEVICES]
+    python -m benchmarks.footprint [DEVICES] [STUDY]
 
-Private memory is what a further device adds; resident memory includes pages shared with the fork server.
+The study is "demo" unless named; "paper/fashion_mnist" has devices with torch. Private memory is what a further
+device adds; resident memory includes pages shared with the fork server.
 """
 
 import asyncio
@@ -39,11 +40,14 @@ class Watch(Quiet):
 
 def main() -> None:
     devices = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    study = load_study("demo", {"devices": devices, "rounds": 3, "link": "none", "training.upload_fraction": 1.0})
+    name = sys.argv[2] if len(sys.argv) > 2 else "demo"
+    study = load_study(name, {"devices": devices, "rounds": 3 if name == "demo" else 1, "link": "none",
+                              "isolation": "process", "training.recon_epochs": 1, "training.align_epochs": 1,
+                              "training.upload_fraction": 1.0, "clustering.initialisations": 1})  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         (directory / "models").mkdir()
-        shards, test = write_shards(study, load(study.dataset), directory / "shards")
+        shards, test = write_shards(study, load(study.dataset, seed=study.seed), directory / "shards")
         watch = Watch()
         with StudyStore.create(directory) as store:
             plan = run_plan(study, "footprint")

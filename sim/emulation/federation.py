@@ -16,7 +16,7 @@ from broker_server.plan import RunPlan
 from broker_server.records import Outcome
 from broker_server.server import Server
 from edge_client.clock import RealClock
-from edge_client.errors import GcaError
+from edge_client.errors import GcaError, in_words
 from edge_client.offload import into
 from edge_client.transport.mqtt import Endpoint, connector, endpoint
 from sim.config import Study
@@ -94,7 +94,7 @@ class _Emulation:
         self.federation, self.journal = federation, journal
         self.closing = False
         self.children: list[Child[FromDevice] | Child[FromNetwork]] = []
-        self._context = fork_server()
+        self._context = fork_server(images=federation.study.training.model == "convolutional")
         self._running: set[str] = set()
         self._all_done = asyncio.Event()
         self._buried: set[asyncio.Task[None]] = set()
@@ -122,7 +122,7 @@ class _Emulation:
                 outcome = await self._unless_failed(serving)
                 await self._devices_done()
             except (Exception, asyncio.CancelledError) as error:
-                server.abort(str(error) or "interrupted")  # which tells the devices, and a person at once
+                server.abort(in_words(error) if isinstance(error, Exception) else "interrupted")  # tells all at once
                 await asyncio.wait([serving], timeout=FAREWELL_S)
                 serving.cancel()  # no more goodbyes, but it still sweeps the broker
                 await asyncio.wait([serving], timeout=SWEEP_S)

@@ -18,18 +18,22 @@ T = TypeVar("T")
 
 PRELOAD = ["sim.emulation.device_process"]
 """Imported once in the fork server; each child shares those pages."""
+WARM_TORCH = "sim.emulation.warm_torch"
 TERMINATION_S = 5.0
 
 
-def fork_server() -> ForkServerContext:
+def fork_server(*, images: bool = False) -> ForkServerContext:
     """Return the context that forks children from a server holding only what a device imports.
+
+    With `images` that includes torch, warmed up. The first call of a process that starts a child decides: a fork
+    server is never replaced, and one without torch leaves it to each child to import.
 
     One BLAS thread per process: N devices share few cores, and results do not depend on the number of threads.
     """
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = "1"
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
+    context.set_forkserver_preload([*PRELOAD, *([WARM_TORCH] if images else [])])
     return context
 
 
