@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from methods.runs import HYPER, SEED, SHARING, WIDTH, P, server_half, uploads
 from msgspec.structs import replace as with_fields
@@ -197,6 +197,7 @@ floats = st.floats(-1e6, 1e6, width=32)
 sizes = st.lists(st.integers(31, 40), min_size=1, max_size=5)  # of 4 batches each, so tau is the same
 
 
+@settings(deadline=None)
 @given(sizes=sizes, data=st.data())
 def test_fednova_with_equal_steps_and_dp_without_clip_and_noise_are_fedavg_to_the_bit(sizes, data) -> None:
     vectors = st.lists(floats, min_size=3, max_size=3)
@@ -208,6 +209,7 @@ def test_fednova_with_equal_steps_and_dp_without_clip_and_noise_are_fedavg_to_th
         assert method.aggregate(2, given, previous).broadcast["parameters"].tobytes() == expected
 
 
+@settings(deadline=None)
 @given(theta=st.lists(floats | st.just(-0.0), min_size=1, max_size=8), samples=st.integers(1, 2**32), data=st.data())
 def test_the_mean_of_one_model_is_that_model_to_the_bit(theta, samples, data) -> None:
     previous = {"parameters": np.array(data.draw(st.permutations(theta)), np.float32)}
