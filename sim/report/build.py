@@ -15,7 +15,7 @@ from sim.report.figure import Figure, Key
 from sim.report.page import figure_section, listing, page, paragraph, section
 from sim.report.study import ReportStudy, read_study
 from sim.report.style import dashes, method_colours
-from sim.report.tables import attacks_table, summary_table, targets_table
+from sim.report.tables import attacks_table, facts, summary_table, targets_table
 from sim.report.timeline import DeviceRound, device_rounds
 from sim.report.totals import Costs, costs
 
@@ -120,16 +120,18 @@ def _page(entries: Sequence[Entry], drawn: Sequence[Figure]) -> str:
     what = " and ".join(dict.fromkeys(one.study.run.dataset for one in entries))
     sections = [
         section("What it cost to get there", summary_table(rows), targets_table(rows)),
+        *map(figure_section, drawn[:1]),
         section("What to know about these numbers", *(
             (f"<h3>{_heading(one)}</h3>\n" if len(entries) > 1 else "") + listing(one.study.remarks)
             for one in entries)),
-        *map(figure_section, drawn),
+        *map(figure_section, drawn[1:]),
         *([section("What a curious server could extract", attacks)] if (attacks := attacks_table(rows)) else []),
         section("How each study was made", paragraph(
             "The configuration as it was run, and where the figures of its link and its board come from."),
             *(details(one.key.label, one.study) for one in entries)),
     ]  # fmt: skip
-    lead = "; ".join(_told(one.study) for one in entries[:3]) + ("; ..." if len(entries) > 3 else "")
+    about = dict.fromkeys(facts(one.study) for one in entries)
+    lead = next(iter(about)) if len(about) == 1 else f"{len(entries)} studies"
     return page(f"Accuracy and its cost on {what}", lead, sections, drawn, f"gca {version('gca')}")
 
 
@@ -137,12 +139,6 @@ def _heading(entry: Entry) -> str:
     from html import escape
 
     return escape(entry.key.label)
-
-
-def _told(study: ReportStudy) -> str:
-    run = study.run
-    done = "" if run.completed else f", {len(study.rounds)} finished"
-    return f"{run.method} with {run.devices} devices, {run.rounds} rounds{done}, seed {run.seed}"
 
 
 def _write(path: Path, text: str) -> Path:

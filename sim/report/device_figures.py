@@ -11,6 +11,8 @@ from sim.report.study import ReportStudy
 from sim.report.style import DEVICES
 from sim.report.timeline import STAGES, DeviceRound
 
+DEVICE_LIMIT = 60
+"""Devices of one timeline: the first by name."""
 BAR_LIMIT = 3_000
 """Bars of one timeline; of a longer run, or a larger fleet, the first rounds are shown that fit."""
 STAGE_COLOURS = {
@@ -27,6 +29,11 @@ def timeline(studies: Sequence[ReportStudy], parts: Sequence[Sequence[DeviceRoun
     stages: dict[str, None] = {}
     cut = []
     for number, (study, found) in enumerate(zip(studies, parts, strict=True)):
+        names = sorted({part.device for part in found} | {device for _, device, _ in study.fates})
+        shown = set(names[:DEVICE_LIMIT])
+        if len(shown) < len(names):
+            cut.append(f"{labels[number]}: {len(shown)} of {len(names)} devices")
+        found = [part for part in found if part.device in shown]
         last = _last_that_fits(found)
         if found and last < max(part.round for part in found):
             cut.append(f"{labels[number]}: rounds 1 to {last}")
@@ -38,7 +45,7 @@ def timeline(studies: Sequence[ReportStudy], parts: Sequence[Sequence[DeviceRoun
                     "begin": compact(one.begin), "end": compact(one.end), "took": compact(one.end - one.begin),
                 })  # fmt: skip
         for round, device, fate in study.fates:
-            if fate in FATES and round in study.rounds and round <= last:
+            if fate in FATES and device in shown and round <= last:
                 at = compact(study.rounds[round].closed)
                 marks.append({"s": number, "device": device, "round": round, "fate": fate, "at": at})
     order = [stage for stage in (*STAGES, ASIDE) if stage in stages]
@@ -82,7 +89,7 @@ def timeline(studies: Sequence[ReportStudy], parts: Sequence[Sequence[DeviceRoun
         "circle, it never came."
     )
     if cut:
-        caption += f" Too long to be shown whole: {'; '.join(cut)}."
+        caption += f" Too much to be shown whole: {'; '.join(cut)}."
     keys = tuple(Key(stage, colour) for stage, colour in zip(order, colours, strict=True))
     sizes = [{"$height": 20 * max(1, len({row["device"] for row in (*bars, *marks) if row["s"] == number})),
               "$span": [0, max((row["end"] for row in bars if row["s"] == number), default=1)]}

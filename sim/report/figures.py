@@ -10,7 +10,7 @@ from sim.report.figure import Choice, Figure, Key, Option, Row, compact
 from sim.report.study import ReportStudy
 from sim.report.timeline import QUANTILES, place, quantiles
 from sim.report.totals import PARTS, parts
-from sim.units import bytes_text
+from sim.units import bytes_text, duration_text
 
 MOUSE_ZOOM = {
     "name": "zoom",
@@ -67,9 +67,7 @@ def accuracy(studies: Sequence[ReportStudy], curves: Sequence[Sequence[CurvePoin
         {"field": "auroc", "format": ".2%", "title": "AUROC"},
         {"field": "average_precision", "format": ".2%", "title": "average precision"},
         {"field": "devices", "title": "devices"},
-        {"field": "cost", "title": "bytes"},
-        {"field": "seconds", "format": ",.1f", "title": "seconds"},
-        {"field": "joules", "format": ",.4~r", "title": "joules"},
+        {"field": "cost", "title": "cost by then"},
     ]
     spec = {
         "width": "container", "height": 320, "data": {"name": "rows"}, "transform": [usable],
@@ -101,8 +99,10 @@ def accuracy(studies: Sequence[ReportStudy], curves: Sequence[Sequence[CurvePoin
         "accuracy", "Accuracy against what it cost",
         "Line: mean over devices; band: the middle 80 % of them; diamond: the peak, which is chosen by looking at the "
         "test set. An epoch before its round's upload has cost what the rounds before it cost, any other includes its "
-        "own round. Bytes are over all devices and both directions; 1 kB = 1000 B. The line of rounds begins at the "
-        f"last evaluation before the first upload. {_joules_told(curves)}",
+        "own round. Bytes are over all devices and both directions; 1 kB = 1000 B; a link's counters are read "
+        "when a round is published, so that its broadcast is on the wire of the next. The line of rounds begins at the "
+        "last evaluation before the first upload. A logarithmic axis has no place for what cost nothing. "
+        f"{_joules_told(curves)}",
         spec, rows,
         (Choice("against", tuple(axes)), Choice("show", qualities), Choice("scale", tuple(scales)),
          Choice("points", detail)),
@@ -219,8 +219,10 @@ def _curve_rows(label: str, curve: Sequence[CurvePoint]) -> list[Row]:
             "joules": compact(one.at.joules), "peak": one.peak,
             "end": one.last or (one.free and one is unpaid[-1]),
         }  # fmt: skip
-        ledgers = [(name, row[name]) for name in ("payload", "message", "wire") if row[name] is not None]
-        row["cost"] = ", ".join(f"{name} {count:,}" for name, count in ledgers)
+        ledgers = [(name, row[name]) for name in ("wire", "message", "payload") if row[name] is not None]
+        energy = [] if one.at.joules is None else [f"{one.at.joules:,.3g} J"]
+        spent = [*(f"{name} {bytes_text(count)}" for name, count in ledgers), duration_text(one.at.seconds), *energy]
+        row["cost"] = ", ".join(spent)
         for quality in QUALITIES:
             band = one.bands[quality]
             row[quality] = compact(getattr(one.point, quality))

@@ -14,12 +14,20 @@ from sim.units import bytes_text, duration_text
 Rows = Sequence[tuple[Key, ReportStudy, Costs]]
 
 
+def facts(study: ReportStudy) -> str:
+    """Return what a study was about, beside its method and link."""
+    run = study.run
+    done = "" if run.completed else f" ({len(study.rounds)} finished)"
+    return f"{run.dataset}, {run.devices} devices, {run.rounds} rounds{done}, seed {run.seed}"
+
+
 def summary_table(rows: Rows) -> str:
     """Return peak and final accuracy beside the totals."""
     head = ["study", "peak accuracy", "final accuracy", "on the wire", "messages", "payload", "time on the clock"]
+    alike = len({facts(study) for _, study, _ in rows}) == 1  # then the page says it once
     burnt = any(one.energy and one.energy.total is not None for *_, one in rows)
     return table([*head, *(["energy"] if burnt else [])], [[
-        _study(key, study),
+        _study(key, study, brief=alike),
         _accuracy(one.peak, _where(one.peak)),
         _accuracy(one.final, f"AUROC {_share(one.final.point.auroc)}" if one.final else ""),
         _bytes(one.wire, "not counted"),
@@ -60,8 +68,7 @@ def _score(value: float | None) -> str:
 
 
 def _study(key: Key, study: ReportStudy, *, brief: bool = False) -> str:
-    run = study.run
-    small = "" if brief else f"<small>{escape(f'{run.dataset}, {run.devices} devices, {run.rounds} rounds')}</small>"
+    small = "" if brief else f"<small>{escape(facts(study))}</small>"
     return f"<span>{chip(key)} {escape(key.label)}</span>{small}"
 
 
@@ -89,8 +96,8 @@ def _reached(one: CurvePoint | None) -> str:
 def _payload(one: Costs) -> str:
     if not one.full_exchange:
         return cell(bytes_text(one.payload))
-    share = f"1 / {one.full_exchange / one.payload:,.1f} of" if 0 < one.payload < one.full_exchange else "against"
-    return cell(bytes_text(one.payload), f"{share} {bytes_text(one.full_exchange)} for all parameters")
+    times = one.full_exchange / one.payload if one.payload else 0.0
+    return cell(bytes_text(one.payload), f"1 / {times:,.1f} of all parameters" if times > 1 else "")
 
 
 def _energy(one: Energy | None) -> str:

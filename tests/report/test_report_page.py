@@ -25,8 +25,7 @@ def reported(real_study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return build_report([real_study, other], folder / "report.html")[0]
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1080, False), (820, True), (390, False), (390, True)])
 def test_every_figure_is_drawn_and_nothing_scrolls_sideways(
     page: Browser, reported: Path, width: int, dark: bool
 ) -> None:
