@@ -21,8 +21,10 @@ SPARE_DESCRIPTORS = 64
 TASK_BYTES = 1_500_000
 """Memory of one device that is a task: its model, Adam's moments and its records, and half as much again."""
 IMAGE_DEVICE_BYTES, IMAGE_TASK_BYTES = 200_000_000, 12_000_000
-"""The same where devices train on images: 160 MB of activations and records by that benchmark, and a model of 1.3 MB
-that moves with two moments."""
+"""The same where devices train on images: a process has activations of its own, 160 MB in all by that benchmark; a
+task has a model of 1.3 MB, its moments and its records."""
+IMAGE_TRAINING_BYTES = 250_000_000
+"""Activations of the threads that train tasks on images."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ def write_shards(study: Study, dataset: Dataset, directory: Path) -> tuple[tuple
 
 def demands(study: Study) -> tuple[int, int]:
     """Return (bytes of memory, file descriptors of one process) that the devices of a study need."""
-    memory = PARENT_BYTES + study.devices * _each(study)
+    images = study.as_tasks and study.training.model == "convolutional"
+    memory = PARENT_BYTES + (IMAGE_TRAINING_BYTES if images else 0) + study.devices * _each(study)
     return memory, SPARE_DESCRIPTORS + (0 if study.as_tasks else study.devices * DEVICE_DESCRIPTORS)
 
 
