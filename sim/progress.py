@@ -2,12 +2,19 @@
 
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live as Screen
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from broker_server.records import RoundRecord
+from edge_client.protocol.messages import Telemetry
 from sim.emulation.journal import Display
+from sim.fleet_table import FleetTable
 from sim.units import bytes_text
+from sim.words import printable
+
+SPEED_OVER_S = 3600.0
+"""What the time left is told from; a round on a slow link takes minutes."""
 
 
 def progress(stream: TextIO, rounds: int, *, quiet: bool = False) -> Display:
@@ -26,6 +33,8 @@ class Quiet:
     def round_opened(self, round: int, devices: int) -> None: ...
 
     def uploaded(self, device: str) -> None: ...
+
+    def heard(self, told: Telemetry) -> None: ...
 
     def round_done(self, record: RoundRecord, accuracy: float) -> None: ...
 
@@ -46,33 +55,36 @@ class Lines(Quiet):
 
 
 class Live(Lines):
-    """Finished rounds above, below them a bar for the uploads of the round under way and one for the run."""
+    """Finished rounds above; below them what each device is at, a bar for the uploads of the round under way, and one
+    for the run with the time left."""
 
     def __init__(self, console: Console, rounds: int) -> None:
         super().__init__(console, rounds)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bars = Progress(*columns, console=console, transient=True)
+        self._bars = Progress(*columns, console=console, speed_estimate_period=SPEED_OVER_S)
         self._run = self._bars.add_task("rounds", total=rounds)
         self._round = self._bars.add_task("waiting for devices", total=None)
-        self._bars.start()
+        self._fleet = FleetTable()
+        self._screen = Screen(Group(self._fleet, self._bars), console=console, transient=True)
+        self._screen.start()
 
     def round_opened(self, round: int, devices: int) -> None:
+        self._fleet.opened(round)
         self._bars.reset(self._round, total=devices, description=f"round {round}: uploads")
 
     def uploaded(self, device: str) -> None:
+        self._fleet.uploaded(device)
         self._bars.advance(self._round)
+
+    def heard(self, told: Telemetry) -> None:
+        self._fleet.heard(told)
 
     def round_done(self, record: RoundRecord, accuracy: float) -> None:
         super().round_done(record, accuracy)
         self._bars.update(self._run, completed=record.round)
 
     def close(self) -> None:
-        self._bars.stop()
-
-
-def printable(text: str) -> str:
-    """Return text that a device may have had a hand in as one line that no terminal takes for commands."""
-    return "".join(character if character.isprintable() else "?" for character in text)
+        self._screen.stop()
 
 
 def _line(record: RoundRecord, accuracy: float, rounds: int) -> str:

@@ -13,8 +13,8 @@ from broker_server.results import Bytes, Point, RunRow
 from broker_server.store import StudyStore
 from edge_client.model.choice import architecture_for
 from sim.config import Study
-from sim.progress import printable
 from sim.units import bytes_text, duration_text
+from sim.words import printable
 
 FP32 = 4
 RECENT = 12

@@ -1,4 +1,5 @@
-"""Lists as a person writes them on the command line: comma-separated."""
+"""Words between a person and a program: lists as they are written on the command line, with commas, and text that is
+fit for a terminal."""
 
 from edge_client.errors import ConfigError
 
@@ -28,3 +29,8 @@ def shares(text: str, option: str) -> tuple[float, ...]:
     if not all(0.0 < one <= 1.0 for one in found):
         raise ConfigError(f"{option} {text!r}: accuracies lie between 0 and 1")
     return found
+
+
+def printable(text: str) -> str:
+    """Return text that a device may have had a hand in as one line that no terminal takes for commands."""
+    return "".join(character if character.isprintable() else "?" for character in text)

@@ -28,6 +28,8 @@ class Display(Protocol):
 
     def uploaded(self, device: str) -> None: ...
 
+    def heard(self, told: Telemetry) -> None: ...
+
     def round_done(self, record: RoundRecord, accuracy: float) -> None: ...
 
     def close(self) -> None: ...
@@ -70,6 +72,7 @@ class Journal:
     def observe(self, telemetry: Telemetry) -> None:
         """Take a device's report of a round. The last report of a run repeats its last round, for the bytes since."""
         self._store.record_telemetry(self._run, telemetry)
+        self._display.heard(telemetry)
         if telemetry.evaluations:
             self._accuracy[telemetry.round][telemetry.device] = telemetry.evaluations[-1].accuracy
             self._show(telemetry.round)
