@@ -73,6 +73,7 @@ class AttackRecord:
     device: str
     attack: str
     knows: str
+    round: int
     starts: int
     steps: int
     ntmse: float | None

@@ -158,13 +158,13 @@ def attacks(store: StudyStore, run: int) -> list[AttackRecord]:
     if not store.rows("SELECT 1 FROM sqlite_master WHERE name = 'attacks'"):
         return []
     rows = store.rows(
-        "SELECT device, attack, knows, starts, steps, ntmse, excess_cosine, details FROM attacks WHERE run = ? "
-        "ORDER BY device, attack, knows, starts, steps",
+        "SELECT device, attack, knows, round, starts, steps, ntmse, excess_cosine, details FROM attacks WHERE run = ? "
+        "ORDER BY device, attack, knows, round, starts, steps",
         run,
     )
     return [
-        AttackRecord(device, attack, knows, starts, steps, ntmse, excess_cosine, json.loads(details))
-        for device, attack, knows, starts, steps, ntmse, excess_cosine, details in rows
+        AttackRecord(device, attack, knows, round, starts, steps, ntmse, excess_cosine, json.loads(details))
+        for device, attack, knows, round, starts, steps, ntmse, excess_cosine, details in rows
     ]
 
 

@@ -15,9 +15,9 @@ wire          what crossed a device's emulated link: `stream_bytes` is what a ca
               acknowledgements that travelled in this direction
 evaluations   one device's model on its test set, after an epoch (from 1) of a phase
 stages        seconds that a device spent in each stage of a round
-attacks       what a curious server could extract from one device, by attack and by what the attacker `knows` beyond
-              the paper's; higher `ntmse` and lower `excess_cosine` mean less leakage, `details` is JSON; of equal
-              settings the newest outcome
+attacks       what a curious server could extract from one device, by attack, by what the attacker `knows` beyond the
+              paper's, and by the `round` whose upload was attacked (R + 1: of one more round, which never was); higher
+              `ntmse` and lower `excess_cosine` mean less leakage, `details` is JSON; of equal settings the newest
 events        what was late, duplicate, stale, foreign, malformed or told, `count` times; `device` NULL: the server says
 """
 
@@ -25,9 +25,9 @@ VERSION = 1
 
 ATTACKS = """
 CREATE TABLE IF NOT EXISTS attacks (
-    run INTEGER NOT NULL, device TEXT NOT NULL, attack TEXT NOT NULL, knows TEXT NOT NULL, starts INTEGER NOT NULL,
-    steps INTEGER NOT NULL, ntmse REAL, excess_cosine REAL, details TEXT NOT NULL,
-    PRIMARY KEY (run, device, attack, knows, starts, steps)
+    run INTEGER NOT NULL, device TEXT NOT NULL, attack TEXT NOT NULL, knows TEXT NOT NULL, round INTEGER NOT NULL,
+    starts INTEGER NOT NULL, steps INTEGER NOT NULL, ntmse REAL, excess_cosine REAL, details TEXT NOT NULL,
+    PRIMARY KEY (run, device, attack, knows, round, starts, steps)
 );
 """
 """Not in every study: made when a study is attacked, which may be long after its run."""

@@ -151,11 +151,11 @@ class StudyStore:
 
     def record_attack(self, run: int, record: AttackRecord) -> None:
         """Write down what an attack found, in place of an earlier outcome of the same settings."""
-        key = (run, record.device, record.attack, record.knows, record.starts, record.steps)
+        key = (run, record.device, record.attack, record.knows, record.round, record.starts, record.steps)
         with self._transaction(durable=True) as write:
             write.execute(ATTACKS)
             write.execute(
-                "INSERT OR REPLACE INTO attacks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO attacks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (*key, record.ntmse, record.excess_cosine, json.dumps(record.details)),
             )
 

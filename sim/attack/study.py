@@ -20,14 +20,13 @@ from sim.attack import latent_only, shadow, white_box
 from sim.attack.inversion import Search
 from sim.attack.linkage import link
 from sim.attack.metrics import leakage, paired_ntmse
+from sim.attack.replay import before_round, broadcasts, with_moments
 from sim.attack.seen import Floats
 from sim.attack.starts import starting_points
 from sim.attack.victim import (
-    MOMENTS_LOST,
     REFERENCE_RECORDS,
     Bystanders,
     Victim,
-    broadcasts,
     bystanders,
     final_model,
     load_victim,
@@ -46,6 +45,7 @@ class _Extraction:
     """An attack's outputs (S, d_x), which may hold rows that are not finite, and what else is to be written down."""
 
     attack: str
+    round: int
     outputs: Floats
     details: dict[str, Any] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
@@ -53,17 +53,56 @@ class _Extraction:
 
 def attack_study(
     directory: Path, *, victim: int = 1, starts: int = 100, steps: int = 1000, model: str = "final",
-    knows: Collection[str] = (),
+    knows: Collection[str] = (), round: int | None = None,
 ) -> AttackRecord:  # fmt: skip
     """Attack a device as its method allows, with the paper's settings by default; return what was written down.
 
     Parameter sharing is attacked through the device's `model`, which is the "final" one or what it "uploaded" in the
-    last round; GCA through its codes alone. `knows` gives an attacker of GCA what the paper's has not: public
-    "records", the "initial-weights", or both; "weights" are the victim's own, which no server of GCA has: a control
-    that tells what it is worth to hide them. Raises ConfigError for an attack that the method does not allow,
-    EnvironmentFault for a folder without a finished study or one that cannot be written to, GcaError when nothing can
-    be judged.
+    last round; GCA through its codes alone: those after five more reconstruction epochs, or those it uploaded in
+    `round`. `knows` gives an attacker of GCA what the paper's has not: public "records", the "initial-weights", or
+    both; "weights" are the victim's own, which no server of GCA has: a control that tells what it is worth to hide
+    them. Raises ConfigError for an attack that the method does not allow, EnvironmentFault for a folder without a
+    finished study or one that cannot be written to, GcaError when nothing can be judged.
     """
+    _check(starts, model, knows)
+    search, target = Search(steps=steps), load_victim(directory, victim)
+    others = bystanders(directory, target)
+    points = starting_points(target.shape, target.study.seed, starts)
+    with StudyStore.open(directory, writable=True) as store, _one_thread():
+        if target.study.method in PARAMETER_SHARING:
+            if knows or round is not None:
+                raise ConfigError(f"--knows, --round: a server of {target.study.method} has models; leave them out")
+            extraction = _from_model(directory, target, model, points, search)
+        else:
+            _require_codes(target)
+            if model != "final":
+                raise ConfigError(f"--model {model}: devices of {target.study.method} upload no model")
+            extraction = _from_codes(directory, target, others, points, search, knows, round)
+        record = _judged(target, others, extraction, starts, search, "+".join(sorted(set(knows))))
+        store.record_attack(last_run(store).run, record)
+    return record
+
+
+def link_study(directory: Path, *, victim: int = 1, round: int | None = None) -> AttackRecord:
+    """Tell how well one GCA device's codes of `round` (the last) can be linked to those of the round before."""
+    target = load_victim(directory, victim)
+    _require_codes(target)
+    round = target.study.rounds if round is None else round
+    if not 2 <= round <= target.study.rounds:
+        raise ConfigError(f"linkage: round {round} and the one before it must be rounds 1 to {target.study.rounds}")
+    with StudyStore.open(directory, writable=True) as store, _one_thread():
+        earlier = upload(target, before_round(directory, target, round - 1), round - 1)
+        broadcast = broadcasts(directory)[round - 2]
+        state = Gca().after_broadcast(earlier.state, target.context(round - 1), broadcast)
+        later = upload(target, state, round)
+        found = link(earlier.codes, earlier.rows, later.codes, later.rows)
+        details = {"common": found.common, "linked": found.linked, "chance": found.chance, "remarks": []}
+        record = AttackRecord(target.device, "linkage", "", round, 0, 0, None, None, details)
+        store.record_attack(last_run(store).run, record)
+    return record
+
+
+def _check(starts: int, model: str, knows: Collection[str]) -> None:
     if starts < 1:
         raise ConfigError(f"--starts {starts}: use 1 or more")
     for known in knows:
@@ -73,76 +112,39 @@ def attack_study(
         raise ConfigError("--knows weights: is a control of its own; leave the other --knows out")
     if model not in MODELS:
         raise ConfigError(f"--model {model}: choose {' or '.join(MODELS)}")
-    search, target = Search(steps=steps), load_victim(directory, victim)
-    others = bystanders(directory, target)
-    with StudyStore.open(directory, writable=True) as store, _one_thread():
-        if target.study.method in PARAMETER_SHARING:
-            if knows:
-                raise ConfigError(f"--knows: a server of {target.study.method} has the model already; leave it out")
-            extraction = _from_model(directory, target, model, starts, search)
-        else:
-            if model != "final":
-                raise ConfigError(f"--model {model}: devices of {target.study.method} upload no model")
-            extraction = _from_codes(directory, target, others, starts, search, knows)
-        record = _judged(target, others, extraction, starts, search, "+".join(sorted(set(knows))))
-        store.record_attack(last_run(store).run, record)
-    return record
 
 
-def link_study(directory: Path, *, victim: int = 1) -> AttackRecord:
-    """Tell how well one GCA device's codes can be linked across the two rounds that would follow the study's last.
-
-    The last broadcast stands for that of the round between, in which the other devices would have a part.
-    """
-    target = load_victim(directory, victim)
-    _require_codes(target)
-    sent = broadcasts(directory)
-    if not sent:
-        raise ConfigError(f"{directory}: no broadcast in rounds/; linkage needs a study of at least one round")
-    with StudyStore.open(directory, writable=True) as store, _one_thread():
-        state, earlier, earlier_rows = upload(target, target.state, rounds_later=1)
-        state = Gca().after_broadcast(state, target.context(1), sent[-1])
-        _, later, later_rows = upload(target, state, rounds_later=2)
-        found = link(earlier, earlier_rows, later, later_rows)
-        details = {
-            "common": found.common, "linked": found.linked, "chance": found.chance, "remarks": list(_restarted(target)),
-        }  # fmt: skip
-        record = AttackRecord(target.device, "linkage", "", 0, 0, None, None, details)
-        store.record_attack(last_run(store).run, record)
-    return record
-
-
-def _from_model(directory: Path, victim: Victim, model: str, count: int, search: Search) -> _Extraction:
-    points = starting_points(victim.shape, victim.study.seed, count)
-    if model == "final":
-        return _Extraction("white_box_final", white_box.attack(final_model(victim), points, search).outputs)
-    outputs = white_box.attack(uploaded_model(directory, victim), points, search).outputs
-    return _Extraction("white_box_uploaded", outputs, remarks=_restarted(victim))
+def _from_model(directory: Path, victim: Victim, model: str, points: Floats, search: Search) -> _Extraction:
+    last = victim.study.rounds
+    seen = final_model(victim) if model == "final" else uploaded_model(victim, before_round(directory, victim, last))
+    return _Extraction(f"white_box_{model}", last, white_box.attack(seen, points, search).outputs)
 
 
 def _from_codes(
-    directory: Path, victim: Victim, others: Bystanders, count: int, search: Search, knows: Collection[str]
-) -> _Extraction:
-    _require_codes(victim)
-    study, remarks = victim.study, _restarted(victim)
-    points = starting_points(victim.shape, study.seed, count)
+    directory: Path, victim: Victim, others: Bystanders, points: Floats, search: Search, knows: Collection[str],
+    round: int | None,
+) -> _Extraction:  # fmt: skip
+    study = victim.study
     if "weights" in knows:
-        return _Extraction("white_box_final", white_box.attack(final_model(victim), points, search).outputs)
+        return _from_model(directory, victim, "final", points, search)
+    remarks: tuple[str, ...] = ()
+    if round is None:
+        round = study.rounds + 1
+        victim, remarks = with_moments(directory, victim)
+        sent = upload(victim, victim.state, round)
+    else:
+        sent = upload(victim, before_round(directory, victim, round), round)
+    seen = uploaded_codes(victim, sent)
     initial = initial_state(victim.context(0)).parameters if "initial-weights" in knows else None
-    seen, rows = uploaded_codes(victim)
     details: dict[str, Any] = {"codes": len(seen.codes)}
     if "records" in knows:
-        guesses = shadow.attack(seen, broadcasts(directory), others.public, study.seed, initial=initial)
+        heard = broadcasts(directory)[: round - 1]
+        guesses = shadow.attack(seen, heard, others.public, study.seed, initial=initial)
         details["public"] = len(others.public)
-        details["paired_ntmse"] = paired_ntmse(victim.samples[rows], guesses, others.reference)
-        return _Extraction("shadow", guesses[:count], details, remarks)
+        details["paired_ntmse"] = paired_ntmse(victim.samples[sent.rows], guesses, others.reference)
+        return _Extraction("shadow", round, guesses[: len(points)], details, remarks)
     found = latent_only.attack(seen, points, search, study.seed, initial=initial)
-    return _Extraction("latent_only", found.outputs, details, remarks)
-
-
-def _restarted(victim: Victim) -> tuple[str, ...]:
-    """Say it where the epochs that a victim runs once more are not quite those it would have run."""
-    return (MOMENTS_LOST,) if victim.study.training.optimizer == "kept" else ()
+    return _Extraction("latent_only", round, found.outputs, details, remarks)
 
 
 def _require_codes(victim: Victim) -> None:
@@ -167,7 +169,15 @@ def _judged(
         "records": len(victim.samples), "outputs": len(outputs), "reference": len(others.reference), "remarks": remarks,
     }  # fmt: skip
     return AttackRecord(
-        victim.device, extraction.attack, knows, count, search.steps, found.ntmse, found.excess_cosine, details
+        victim.device,
+        extraction.attack,
+        knows,
+        extraction.round,
+        count,
+        search.steps,
+        found.ntmse,
+        found.excess_cosine,
+        details,
     )
 
 

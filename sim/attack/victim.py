@@ -1,14 +1,7 @@
-"""From the folder of a finished study to one of its devices, and to what the server sees of it.
+"""From the folder of a finished study to one of its devices, and to what the server sees of it."""
 
-A study keeps each device's final parameters, its records and the server's broadcasts. It does not keep Adam's
-moments. With `optimizer = "kept"` the epochs that a victim runs here would have gone on from them; they start at
-zero instead, as if the device had restarted. The report says so.
-"""
-
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +10,7 @@ from broker_server.checkpoint import load_checkpoint
 from broker_server.results import last_run
 from broker_server.store import StudyStore
 from edge_client.errors import ConfigError, EnvironmentFault
-from edge_client.methods.context import LocalContext, initial_state
+from edge_client.methods.context import LocalContext
 from edge_client.methods.gca import Gca, select_upload
 from edge_client.methods.registry import method
 from edge_client.model.checks import check_parameters
@@ -31,8 +24,6 @@ from sim.data import device_name
 
 REFERENCE_RECORDS = 100
 """Size of the bank H (paper, "Metrics")."""
-
-MOMENTS_LOST = "a study does not keep Adam's moments: the epochs that the victim runs for this start from zero moments"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +39,12 @@ class Victim:
     def shape(self) -> Shape:
         return Shape(self.study.training, self.samples.shape[1])
 
-    def context(self, rounds_later: int) -> LocalContext:
-        """Return the device's round R + `rounds_later`."""
+    def context(self, round: int) -> LocalContext:
+        """Return what the device works with in a round; rounds after R are those that would follow."""
         trainer = trainer_for(self.study.training, self.samples.shape[1])
         return LocalContext(
             hyper=self.study.training, trainer=trainer, samples=self.samples, seed=self.study.seed,
-            device=self.device, round=self.study.rounds + rounds_later,
+            device=self.device, round=round,
             observe=lambda phase, epoch, state, loss: None, each_epoch=False,
         )  # fmt: skip
 
@@ -97,11 +88,6 @@ def bystanders(directory: Path, victim: Victim) -> Bystanders:
     return Bystanders(normals[reference], normals[public[: len(victim.samples)]])
 
 
-def broadcasts(directory: Path) -> list[Mapping[str, NDArray[Any]]]:
-    """Return what the server sent, round after round."""
-    return [load_checkpoint(path)[0] for path in sorted((directory / "rounds").glob("*.safetensors"))]
-
-
 def final_model(victim: Victim) -> ReleasedModel:
     """The device's model after round R, with no further update (appendix "Parameter-sharing baselines").
 
@@ -110,32 +96,32 @@ def final_model(victim: Victim) -> ReleasedModel:
     return ReleasedModel(victim.state.parameters, victim.shape)
 
 
-def uploaded_model(directory: Path, victim: Victim) -> ReleasedModel:
-    """The model the device sent up in round R: trained on its records alone since the aggregate of the round before.
+def uploaded_model(victim: Victim, state: ModelState) -> ReleasedModel:
+    """The model the device sends up in round R, given its state when the round opened: trained on its records alone
+    since the aggregate of the round before."""
+    _, arrays = method(victim.study.method).before_upload(state, victim.context(victim.study.rounds))
+    return ReleasedModel(arrays["parameters"], victim.shape)
 
-    Not kept in a study; the device's epochs of round R are run again.
+
+@dataclass(frozen=True, eq=False)
+class Upload:
+    """A GCA device's codes (M, d_z) of one round, the rows (M,) of its records behind them, and its state then.
+
+    The rows and the state are for the judge and never for the attacker.
     """
-    hyper, sent = victim.study.training, broadcasts(directory)
-    if len(sent) != victim.study.rounds:
-        raise EnvironmentFault(f"{directory}: rounds/ holds {len(sent)} of {victim.study.rounds} broadcasts")
-    context = victim.context(0)
-    theta = sent[-2]["parameters"] if len(sent) > 1 else initial_state(context).parameters
-    state = replace(ModelState.fresh(theta), epochs=max(0, victim.state.epochs - hyper.local_epochs))
-    _, upload = method(victim.study.method).before_upload(state, context)
-    return ReleasedModel(upload["parameters"], victim.shape)
+
+    codes: Floats
+    rows: NDArray[np.int64]
+    state: ModelState
 
 
-def uploaded_codes(victim: Victim) -> tuple[UploadedCodes, NDArray[np.int64]]:
-    """What the server gets of a GCA device in one more round: reconstruction epochs, then the usual upload.
-
-    The second value, the rows of the records behind the codes, is for the judge and not for the attacker.
-    """
-    _, codes, rows = upload(victim, victim.state, rounds_later=1)
-    return UploadedCodes(codes, victim.shape), rows
+def upload(victim: Victim, state: ModelState, round: int) -> Upload:
+    """Run the first half of a round from `state`: reconstruction epochs, then the usual upload."""
+    context = victim.context(round)
+    after, arrays = Gca().before_upload(state, context)
+    return Upload(arrays["latents"], select_upload(context), after)
 
 
-def upload(victim: Victim, state: ModelState, rounds_later: int) -> tuple[ModelState, Floats, NDArray[np.int64]]:
-    """Run the first half of a round from `state`; return the state, the codes (M, d_z) and their records' rows (M,)."""
-    context = victim.context(rounds_later)
-    state, arrays = Gca().before_upload(state, context)
-    return state, arrays["latents"], select_upload(context)
+def uploaded_codes(victim: Victim, sent: Upload) -> UploadedCodes:
+    """What the server gets of it."""
+    return UploadedCodes(sent.codes, victim.shape)

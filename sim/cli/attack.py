@@ -29,6 +29,9 @@ def attack(
         list[str] | None,
         typer.Option(help="records, initial-weights: more than the paper's attacker has; weights: a control"),
     ] = None,
+    round: Annotated[
+        int | None, typer.Option(help="a GCA device's upload of this round (default: one after the last)")
+    ] = None,
     linkage: Annotated[bool, typer.Option(help="instead: link codes of one record across two rounds")] = False,
     json_: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
@@ -44,9 +47,11 @@ def attack(
     if linkage:
         if knows:
             raise ConfigError("--linkage and --knows: choose one")
-        record = link_study(study, victim=victim)
+        record = link_study(study, victim=victim, round=round)
     else:
-        record = attack_study(study, victim=victim, starts=starts, steps=steps, model=model, knows=knows or ())
+        record = attack_study(
+            study, victim=victim, starts=starts, steps=steps, model=model, knows=knows or (), round=round
+        )
     if json_:
         print(json.dumps({"study": str(study)} | _json(record)))
     else:
@@ -54,7 +59,7 @@ def attack(
 
 
 def _json(record: "AttackRecord") -> dict[str, Any]:
-    figures: dict[str, Any] = {"device": record.device, "attack": record.attack}
+    figures: dict[str, Any] = {"device": record.device, "attack": record.attack, "round": record.round}
     if record.attack != "linkage":
         figures |= {
             "knows": record.knows.split("+") if record.knows else [], "starts": record.starts, "steps": record.steps,
@@ -68,7 +73,7 @@ def _extraction(record: "AttackRecord") -> list[str]:
     told, strangers = record.details, f"{record.details['reference']} records that nobody trained on"
     knows = f", knowing {' and '.join(record.knows.split('+'))}" if record.knows else ""
     lines = [
-        f"{record.device}: {ROUTES[record.attack]}{knows}",
+        f"{record.device}, round {record.round}: {ROUTES[record.attack]}{knows}",
         f"{told['outputs']} outputs against {told['records']:,} training records; measure: {strangers}",
         f"NTMSE          {record.ntmse:9.3f}   {_than(record.ntmse, 1.0)} the records than those are",
         f"excess cosine  {record.excess_cosine:+9.3f}   "
@@ -87,6 +92,6 @@ def _linkage(record: "AttackRecord") -> list[str]:
     told = record.details
     rate = f"{100 * told['linked'] / told['common']:.1f} %" if told["common"] else "undefined"
     return [
-        f"{record.device}: {told['common']} records uploaded in both of two rounds",
+        f"{record.device}: {told['common']} records uploaded in both of rounds {record.round - 1} and {record.round}",
         f"{told['linked']} linked by their codes: {rate}; by chance {100 * told['chance']:.1f} %",
     ]

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from broker_server.checkpoint import save_checkpoint
 from broker_server.plan import RunPlan
-from broker_server.records import Outcome
+from broker_server.records import Outcome, RoundRecord
 from broker_server.store import StudyStore
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.methods.context import LocalContext
@@ -68,5 +68,7 @@ def finished_study(directory: Path, name: str = "gca", *, rounds: int = 2, norma
     save_model(directory / "models" / f"{device}.safetensors", state, device, "test")
     with StudyStore.create(directory) as store:
         number = store.begin_run(RunPlan("test", "0", name, study.seed, rounds), 1, "breast_cancer")
+        for round in range(1, rounds + 1):
+            store.record_round(number, RoundRecord(round, 0, 0, 0, None, (device,), (), (), (), {}, {}))
         store.finish(number, Outcome(completed, rounds, 1.0), 1.0, None)
     return directory

@@ -9,17 +9,16 @@ import pytest
 from attack.attack_tools import FEATURES, SMALL, finished_study
 
 from broker_server import results
-from broker_server.checkpoint import load_checkpoint
 from broker_server.records import AttackRecord
 from broker_server.store import StudyStore
 from edge_client.errors import ConfigError, EnvironmentFault
 from edge_client.methods.context import LocalContext
 from edge_client.methods.gca import Gca
 from edge_client.model.choice import trainer_for
-from edge_client.model.trainer import ModelState
+from sim.attack.replay import NOT_REPLAYED, before_round, broadcasts, replay, with_moments
 from sim.attack.shadow import attack as shadow_attack
 from sim.attack.study import attack_study, link_study
-from sim.attack.victim import bystanders, load_victim, uploaded_codes
+from sim.attack.victim import bystanders, load_victim, upload, uploaded_codes
 from sim.cli.app import run as command
 
 
@@ -36,16 +35,37 @@ def kept(study: Path) -> list[AttackRecord]:
 # ---- the victim ------------------------------------------------------------------------------------------------------
 
 
-def test_the_codes_are_those_of_one_more_round(study: Path) -> None:
+def test_a_replay_brings_back_every_bit_of_the_device(study: Path) -> None:
     victim = load_victim(study, 1)
-    seen, rows = uploaded_codes(victim)
+    exact, remarks = with_moments(study, victim)
+    assert remarks == () and np.abs(exact.state.first_moment).max() > 0 == np.abs(victim.state.first_moment).max()
+    np.testing.assert_array_equal(exact.state.parameters, victim.state.parameters)
+    # The server of this study sent four of the codes back as centroids, so that they are known for each round.
+    for round in (1, 2):
+        sent = upload(victim, before_round(study, victim, round), round)
+        np.testing.assert_array_equal(sent.codes[:4], broadcasts(study)[round - 1]["centroids"])
+
+
+def test_the_codes_are_those_of_one_more_round(study: Path) -> None:
+    victim, _ = with_moments(study, load_victim(study, 1))
+    sent = upload(victim, victim.state, 3)
     trainer = trainer_for(SMALL, FEATURES)
     context = LocalContext(SMALL, trainer, victim.samples, 7, "dev-0001", 3, lambda *told: None)
-    parameters = load_checkpoint(study / "models" / "dev-0001.safetensors")[0]["parameters"]
-    state, upload = Gca().before_upload(ModelState.fresh(parameters), context)
-    np.testing.assert_allclose(seen.codes, upload["latents"], atol=1e-6)
-    np.testing.assert_allclose(seen.codes, trainer.encode(state.parameters, victim.samples[rows]), atol=1e-6)
-    assert victim.state.epochs == 2 * (SMALL.recon_epochs + SMALL.align_epochs)
+    state, arrays = Gca().before_upload(replay(victim, broadcasts(study), 2), context)
+    np.testing.assert_array_equal(sent.codes, arrays["latents"])
+    np.testing.assert_allclose(sent.codes, trainer.encode(state.parameters, victim.samples[sent.rows]), atol=1e-6)
+
+
+def test_a_device_that_cannot_be_replayed_restarts_its_optimiser_and_says_so(study: Path) -> None:
+    with np.load(study / "shards" / "dev-0001.npz") as file:
+        samples = file["samples"]
+    np.savez(study / "shards" / "dev-0001.npz", samples=np.flip(samples, axis=0))  # not what the model was trained on
+    _, remarks = with_moments(study, load_victim(study, 1))
+    assert remarks == (NOT_REPLAYED,)
+    assert NOT_REPLAYED in attack_study(study, starts=2, steps=1).details["remarks"]
+    (study / "rounds" / "00001.safetensors").unlink()
+    with pytest.raises(ConfigError, match="a broadcast is gone"):
+        attack_study(study, starts=2, steps=1, round=2)
 
 
 def test_the_reference_bank_is_normal_held_out_and_the_attackers_records_are_others(study: Path) -> None:
@@ -68,7 +88,9 @@ def test_an_outcome_is_kept_and_replaced_by_one_of_the_same_settings(study: Path
     other = attack_study(study, starts=5, steps=10)
     assert kept(study) == [other, first]
     assert first.attack == "latent_only" and first.details["outputs"] == 6 and first.details["codes"] == 20
-    assert any("moments" in remark for remark in first.details["remarks"])
+    assert first.round == 3 and first.details["remarks"] == []
+    early = attack_study(study, starts=6, steps=10, round=1)
+    assert early.round == 1 and early.ntmse != first.ntmse and len(kept(study)) == 3
 
 
 def test_an_attack_leaves_the_study_as_it_was(study: Path) -> None:
@@ -91,14 +113,13 @@ def test_a_small_test_set_is_told(tmp_path: Path) -> None:
 def test_a_shadow_with_the_victims_own_records_and_weights_reads_codes_as_the_victim_does(study: Path) -> None:
     """The best case of a shadow: the same start, the same records. What differs is the order of the records."""
     victim = load_victim(study, 1)
-    seen, rows = uploaded_codes(victim)
-    sent = [load_checkpoint(path)[0] for path in sorted((study / "rounds").iterdir())]
+    sent = upload(victim, victim.state, 3)
     trainer = trainer_for(SMALL, FEATURES)
     context = LocalContext(SMALL, trainer, victim.samples, 7, "dev-0001", 0, lambda *told: None)
     initial = Gca().initial(context).parameters
-    guesses = shadow_attack(seen, sent, victim.samples, 7, initial=initial)
-    errors = np.square(guesses - victim.samples[rows]).mean(axis=1)
-    shuffled = np.square(guesses - np.roll(victim.samples[rows], 1, axis=0)).mean(axis=1)
+    guesses = shadow_attack(uploaded_codes(victim, sent), broadcasts(study), victim.samples, 7, initial=initial)
+    errors = np.square(guesses - victim.samples[sent.rows]).mean(axis=1)
+    shuffled = np.square(guesses - np.roll(victim.samples[sent.rows], 1, axis=0)).mean(axis=1)
     assert errors.mean() < 0.5 * shuffled.mean()
 
 
@@ -117,11 +138,15 @@ def test_a_shadow_needs_records(tmp_path: Path) -> None:
         attack_study(study, starts=3, steps=2, knows=["records"])
 
 
-def test_linkage_of_a_device_that_hardly_moves_is_certain(study: Path) -> None:
+def test_linkage_of_a_device_that_hardly_moves_any_more(tmp_path: Path) -> None:
+    study = finished_study(tmp_path / "long", rounds=8)
     record = link_study(study)
     assert record.details["common"] > 0 and record.details["chance"] == 1 / 20
     assert record.details["linked"] >= 0.5 * record.details["common"]
-    assert kept(study) == [record]
+    assert kept(study) == [record] and record.round == 8
+    for round in (0, 1, 9):
+        with pytest.raises(ConfigError, match="round"):
+            link_study(study, round=round)
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
@@ -138,6 +163,8 @@ def test_linkage_of_a_device_that_hardly_moves_is_certain(study: Path) -> None:
         ({"knows": ["weights", "records"]}, "control of its own"),
         ({"model": "stolen"}, "choose final or uploaded"),
         ({"model": "uploaded"}, "upload no model"),
+        ({"round": 0}, "rounds 1 to 2"),
+        ({"round": 3}, "rounds 1 to 2"),
     ],
 )
 def test_what_makes_no_sense_is_refused(study: Path, given: dict, told: str) -> None:
@@ -158,7 +185,7 @@ def test_an_unfinished_or_damaged_study_is_refused(tmp_path: Path) -> None:
 
 def test_a_store_that_is_read_only_says_so(study: Path) -> None:
     with StudyStore.open(study) as store, pytest.raises(EnvironmentFault, match="readonly"):
-        store.record_attack(1, AttackRecord("dev-0001", "linkage", "", 0, 0, None, None))
+        store.record_attack(1, AttackRecord("dev-0001", "linkage", "", 2, 0, 0, None, None))
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

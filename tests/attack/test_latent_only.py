@@ -19,7 +19,7 @@ from sim.attack.latent_only import Fit, attack, cycle_loss, learn_cycle
 from sim.attack.networks import fresh_parameters, halves
 from sim.attack.seen import Shape, UploadedCodes
 from sim.attack.starts import starting_points
-from sim.attack.victim import Victim, load_victim, uploaded_codes
+from sim.attack.victim import Victim, load_victim, upload, uploaded_codes
 
 SHAPE = Shape(SMALL, 6)
 CODES = np.random.default_rng(3).normal(size=(60, 3)).astype(np.float32)
@@ -50,7 +50,7 @@ def reachable(root: object) -> list[object]:
 
 
 def test_no_weight_and_no_record_can_be_reached_from_what_the_attacker_holds(victim: Victim) -> None:
-    seen, _ = uploaded_codes(victim)
+    seen = uploaded_codes(victim, upload(victim, victim.state, 3))
     arrays = [thing for thing in reachable(seen) if isinstance(thing, np.ndarray | torch.Tensor)]
     assert [array.shape for array in arrays] == [(20, 3)], "the codes are the only numbers there are"
     assert arrays[0] is seen.codes and seen.codes.base is None and not seen.codes.flags.writeable
@@ -75,7 +75,7 @@ def test_what_is_seen_does_not_follow_the_array_it_was_made_from() -> None:
 
 
 def test_a_process_that_has_nothing_but_the_codes_gets_the_same_outputs(victim: Victim, tmp_path: Path) -> None:
-    seen, _ = uploaded_codes(victim)
+    seen = uploaded_codes(victim, upload(victim, victim.state, 3))
     search, fit = Search(steps=20), Fit(epochs=5)
     here = attack(seen, starting_points(seen.shape, 7, 8), search, 7, fit=fit).outputs
     np.save(tmp_path / "codes.npy", seen.codes)
