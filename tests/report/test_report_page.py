@@ -39,6 +39,17 @@ def test_every_figure_is_drawn_and_nothing_scrolls_sideways(
     assert page.complaints == []
 
 
+def test_a_printed_page_is_light_and_fits(page: Browser, reported: Path) -> None:
+    """720 CSS pixels are what a sheet of A4 leaves between its margins."""
+    page.open(reported, width=720, dark=True)
+    page.call("Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    try:
+        assert page.run("document.documentElement.scrollWidth") <= 720
+        assert page.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    finally:
+        page.call("Emulation.setEmulatedMedia", media="")
+
+
 def test_every_choice_draws(page: Browser, reported: Path) -> None:
     page.complaints.clear()
     page.open(reported, width=800)
