@@ -60,8 +60,9 @@ def links(
         _table([
             {"name": one.name, "up kbit/s": _kilo(one.up), "down kbit/s": _kilo(one.down), "RTT s": f"{one.rtt:g}",
              **{f"J/MB {way}": _figure(joules) for way, joules in zip(("up", "down"), per_megabyte(one), strict=True)},
-             "EUR/MB": _figure(one.price), "note": one.note} for one in chosen
+             "EUR/MB": _figure(one.price)} for one in chosen
         ])  # fmt: skip
+        print("\nWhat a link stands for, and the source of each figure: gca links NAME")
 
 
 def hardware(
