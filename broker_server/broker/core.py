@@ -47,6 +47,7 @@ class Broker:
 
     Every event method takes `now` in seconds, never less than before, and returns the effects to obey in this order.
     Events for a connection that the core has closed are ignored, since the face may learn of that later.
+    With `roomy`, a face takes all it is given at once and never reports with `drained`.
     """
 
     def __init__(
@@ -54,10 +55,13 @@ class Broker:
         authentication: Authentication | None = None,
         authorisation: Authorisation | None = None,
         limits: Limits | None = None,
+        *,
+        roomy: bool = False,
     ) -> None:
         self._authentication = authentication or Anonymous()
         self._authorisation = authorisation or Everything()
         self._limits = limits or Limits()
+        self._roomy = roomy
         self._connections: dict[ConnectionId, Connection] = {}
         self._sessions: dict[str, Session] = {}
         self._subscriptions = SubscriptionTree()
@@ -327,14 +331,19 @@ class Broker:
 
     def _send(self, connection: Connection, packet: Packet, now: float) -> None:
         size = encoded_size(packet)
-        if connection.unsent == 0:
-            connection.drained_at = now
-        connection.unsent += size
-        connection.unsent_after_message += size
         if isinstance(packet, Publish):
-            connection.unsent_after_message = 0
             connection.traffic.messages_sent += 1
             self._tally.total.messages_sent += 1
+        if self._roomy:
+            connection.traffic.bytes_sent += size
+            self._tally.total.bytes_sent += size
+        else:
+            if connection.unsent == 0:
+                connection.drained_at = now
+            connection.unsent += size
+            connection.unsent_after_message = (
+                0 if isinstance(packet, Publish) else connection.unsent_after_message + size
+            )
         self._effects.append(Send(connection.id, packet, size))
 
     # Endings

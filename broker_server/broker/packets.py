@@ -4,8 +4,9 @@ A packet says what was meant, not how it is written: `encode.py` turns it into b
 core only ever sees these values, so that virtual time can pass them around without encoding anything.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 from edge_client.errors import ProtocolError
 
@@ -54,8 +55,7 @@ class ConnectCode(IntEnum):
     NOT_AUTHORISED = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Will:
+class Will(Struct, frozen=True, gc=False):
     """What the broker publishes for a client that vanishes (section 3.1.2.5)."""
 
     topic: str
@@ -64,8 +64,7 @@ class Will:
     retain: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Connect:
+class Connect(Struct, frozen=True, gc=False):
     """Section 3.1. With another `level` or `name` only these two are filled: the rest may be laid out differently."""
 
     client_id: str = ""
@@ -78,16 +77,14 @@ class Connect:
     level: int = PROTOCOL_LEVEL
 
 
-@dataclass(frozen=True, slots=True)
-class ConnAck:
+class ConnAck(Struct, frozen=True, gc=False):
     """Section 3.2."""
 
     code: ConnectCode = ConnectCode.ACCEPTED
     session_present: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(Struct, frozen=True, gc=False):
     """Section 3.3. `packet_id` is 0 exactly when `qos` is 0, or while a broker has not yet chosen one."""
 
     topic: str
@@ -98,77 +95,66 @@ class Publish:
     packet_id: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PubAck:
+class PubAck(Struct, frozen=True, gc=False):
     """Section 3.4."""
 
     packet_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class PubRec:
+class PubRec(Struct, frozen=True, gc=False):
     """Section 3.5."""
 
     packet_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class PubRel:
+class PubRel(Struct, frozen=True, gc=False):
     """Section 3.6."""
 
     packet_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class PubComp:
+class PubComp(Struct, frozen=True, gc=False):
     """Section 3.7."""
 
     packet_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribe:
+class Subscribe(Struct, frozen=True, gc=False):
     """Section 3.8; pairs of topic filter and requested QoS, at least one."""
 
     packet_id: int
     requests: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SubAck:
+class SubAck(Struct, frozen=True, gc=False):
     """Section 3.9; one code per request: the granted QoS or `SUBSCRIPTION_REFUSED`."""
 
     packet_id: int
     codes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Unsubscribe:
+class Unsubscribe(Struct, frozen=True, gc=False):
     """Section 3.10; at least one topic filter."""
 
     packet_id: int
     filters: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class UnsubAck:
+class UnsubAck(Struct, frozen=True, gc=False):
     """Section 3.11."""
 
     packet_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class PingReq:
+class PingReq(Struct, frozen=True, gc=False):
     """Section 3.12."""
 
 
-@dataclass(frozen=True, slots=True)
-class PingResp:
+class PingResp(Struct, frozen=True, gc=False):
     """Section 3.13."""
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnect:
+class Disconnect(Struct, frozen=True, gc=False):
     """Section 3.14."""
 
 

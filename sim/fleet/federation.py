@@ -29,6 +29,7 @@ from edge_client.protocol.messages import Telemetry
 from edge_client.records import Records, load_records
 from edge_client.seeds import digest, stream
 from edge_client.session import Identity, Session
+from sim.devices import device_boards, device_links, in_short
 from sim.emulation.federation import FAREWELL_S, Federation, Finished
 from sim.emulation.journal import Journal
 from sim.emulation.models import save_model, state_sha256
@@ -37,9 +38,10 @@ from sim.fleet.calibration import measured_speed
 from sim.fleet.clock import VirtualClock
 from sim.fleet.compute import Crew, Inline, cores
 from sim.fleet.loop import VirtualLoop
+from sim.fleet.memory import rare_collection
 from sim.fleet.network import Network
 from sim.fleet.synthetic import synthetic
-from sim.links.profiles import chunk_size, keepalive, link
+from sim.links.profiles import chunk_size, keepalive
 from sim.run_plan import server_method
 
 T = TypeVar("T")
@@ -52,7 +54,7 @@ async def run(federation: Federation, journal: Journal, threads: int | None = No
     Raises `GcaError` when a device fails; the others have been told by then.
     """
     torch.set_num_threads(1)  # a sum must not depend on how many cores this machine has
-    with threadpool_limits(1, "blas"):
+    with threadpool_limits(1, "blas"), rare_collection():
         return await _Fleet(federation, journal, threads or cores()).run()
 
 
@@ -64,14 +66,16 @@ class _Fleet:
         self._threads = threads
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._trainer: Callable[[str], Callable[[Hyperparameters, int], Trainer]] = lambda device: trainer_for
-        self._speed = federation.flops_per_s
+        boards = device_boards(federation.study)
+        self._speeds = {device: board.training_flops for device, board in boards.items()}
         self._synthetic = federation.study.compute == "synthetic"
         if self._synthetic:
             self._trainer = synthetic(federation.study.seed)
         first = load_records(federation.shards[0].path, federation.test)
         self._test, self._labels = first.test, first.labels
+        self._links = device_links(federation.study)
         self._network = Network(
-            {shard.device: link(federation.study.link) for shard in federation.shards}, federation.study.seed,
+            {shard.device: self._links[shard.device] for shard in federation.shards}, federation.study.seed,
             journal.note,
         )  # fmt: skip
 
@@ -80,11 +84,13 @@ class _Fleet:
         if not isinstance(loop, VirtualLoop):
             with ThreadPoolExecutor(self._threads) as pool, ThreadPoolExecutor(1) as apart:
                 return await self._run(RealClock(), into(pool), into(apart))
-        if self._speed is None:
-            self._speed = measured_speed(self._federation.study.training, self._records(self._federation.shards[0]))
+        if None in self._speeds.values():
+            speed = measured_speed(self._federation.study.training, self._records(self._federation.shards[0]))
+            self._speeds = {device: known or speed for device, known in self._speeds.items()}
             self._journal.note(
-                f"hardware {self._federation.study.hardware} has no known speed: training lasts as on this machine "
-                f"({self._speed / 1e9:.2f} GFLOP/s, just measured), so the times of this study are not reproducible"
+                f"hardware {in_short(self._federation.study.hardware)}: where no speed is known training lasts as on "
+                f"this machine ({speed / 1e9:.2f} GFLOP/s, just measured), so the times of this study are not "
+                "reproducible"
             )
         clock = VirtualClock(loop)
         crew, apart = Inline(clock) if self._synthetic else Crew(self._threads, clock), Crew(1, clock)
@@ -130,7 +136,7 @@ class _Fleet:
     async def _live(self, shard: Shard, clock: Clock, training: Offload) -> None:
         """One device: the same program as on a board, behind its link."""
         federation, name = self._federation, shard.device
-        profile, records = link(federation.study.link), self._records(shard)
+        profile, records = self._links[name], self._records(shard)
         chunk = chunk_size(profile)
         instance = f"{digest(federation.plan.seed, 'instance', 0, name, size=4):08x}"
         who = Identity(federation.plan.run, name, instance, *records.samples.shape, profile.up or 0.0,
@@ -142,7 +148,7 @@ class _Fleet:
             self._journal.observe(telemetry)
 
         device = Device(records, session, clock, training, report,
-                        "never" if self._synthetic else federation.study.evaluation.every, self._speed,
+                        "never" if self._synthetic else federation.study.evaluation.every, self._speeds[name],
                         self._trainer(name))  # fmt: skip
         state = await live(device)
         if not self._synthetic:

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from typing import Any, Protocol
 
-from sim.links.link import JitterKey, LinkSpec, LinkState, next_start, plan
+from sim.links.link import JitterKey, LinkSpec, LinkState, plan
 
 
 class Receiver(Protocol):
@@ -43,13 +43,14 @@ class Lane:
         self.stream_bytes = 0
         self.wire_bytes = 0
         self._loop, self._origin = loop, origin
+        self._at = getattr(loop, "call_plainly_at", loop.call_at)
         self._link = LinkState(spec, key)
         self._mss = spec.mss
         self._backlog: deque[tuple[Receiver, object, int]] = deque()
         self._waiting = 0  # bytes of the backlog that have not started
         self._begun = 0  # bytes of its first message that have
         self._ready = 0.0  # since when there has been something to send
-        self._timer: asyncio.TimerHandle | None = None
+        self._armed = False  # a timer will cut
         self._line: deque[tuple[Receiver, object, int]] = deque()  # on its way, in order
 
     @property
@@ -78,7 +79,7 @@ class Lane:
             self._ready = now
         self._backlog.append((receiver, packet, size))
         self._waiting += size
-        if self._timer is None:
+        if not self._armed:
             self._cut(now)
 
     def drop(self, receiver: Receiver) -> None:
@@ -95,7 +96,7 @@ class Lane:
         """Let what has no bytes arrive behind all that has left."""
         self._line.append((receiver, packet, 0))
         arrive = max(now + self._link.spec.delay, self._link.arrived)
-        self._loop.call_at(self._origin + arrive, self._arrive)
+        self._at(self._origin + arrive, self._arrive)
 
     def _arrive(self) -> None:
         """Deliver the first on the line. One timer for each, but the line keeps the order: a real loop may fire timers
@@ -103,33 +104,48 @@ class Lane:
         receiver, packet, size = self._line.popleft()
         receiver.deliver(packet, size)
 
+    def _arm(self, moment: float) -> None:
+        """Cut again at this moment."""
+        self._armed = True
+        self._at(self._origin + moment, self._wake)
+
     def _wake(self) -> None:
-        self._timer = None
+        self._armed = False
         self._cut(self._loop.time() - self._origin)
 
     def _cut(self, now: float) -> None:
         """Send all that has started by `now`: full segments at once, as their bytes are certain, then the rest."""
         while self._waiting:
-            start = next_start(self._link, self._ready)
-            if start > now:
-                self._timer = self._loop.call_at(self._origin + start, self._wake)
+            if self._link.free > now:
+                self._arm(self._link.free)
                 return
-            self._transmit(self._waiting - self._waiting % self._mss or self._waiting)
+            rest = self._waiting % self._mss
+            if not self._transmit(self._waiting - rest or rest, now):
+                return
 
-    def _transmit(self, nbytes: int) -> None:
-        """Put the first `nbytes` of the backlog on the line, and see to the arrival of the messages that end there."""
+    def _transmit(self, nbytes: int, now: float) -> bool:
+        """Put the first `nbytes` of the backlog on the line, and see to the arrival of the messages that end there.
+
+        If they cannot start by `now`, have it tried again when they can, and return False.
+        """
+        backlog, mss, started = self._backlog, self._mss, False
         while nbytes:
-            left = self._backlog[0][2] - self._begun
-            piece = min(nbytes, -(-left // self._mss) * self._mss)  # to the end of the segment with the last byte
-            self._link, sent = plan(self._link, piece, self._ready)
+            left = backlog[0][2] - self._begun
+            piece = nbytes if nbytes <= mss else min(nbytes, -(-left // mss) * mss)  # up to a segment's end
+            link, sent = plan(self._link, piece, self._ready)
+            if not started and sent.start > now:
+                self._arm(sent.start)  # an outage, or TCP's window
+                return False
+            self._link, started = link, True
             self.stream_bytes += piece
             self.wire_bytes += sent.wire_bytes
             self._waiting -= piece
             nbytes -= piece
             arrival = self._origin + sent.arrive
             self._begun += piece
-            while self._backlog and self._begun >= self._backlog[0][2]:
-                message = self._backlog.popleft()
+            while backlog and self._begun >= backlog[0][2]:
+                message = backlog.popleft()
                 self._begun -= message[2]
                 self._line.append(message)
-                self._loop.call_at(arrival, self._arrive)
+                self._at(arrival, self._arrive)
+        return True

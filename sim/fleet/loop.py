@@ -5,6 +5,7 @@ The clock starts at 0 and stands still while callbacks run, so a run is a pure f
 - Time moves only when no callback is ready, and then to the very moment of the earliest timer, not by adding up
   waits. Timers of one moment fire in the order in which they were scheduled.
 - While a job is away in an executor the clock waits for it.
+- `call_plainly_at` schedules what cannot be cancelled and needs no context, at half the cost.
 - Background timers (keepalives, say) fire like others but give nobody a reason to wait: when only they are left,
   nothing can happen any more, and the loop raises `Blocked` with the names of the tasks that wait.
 - Sockets, pipes and processes live in real time and are refused.
@@ -50,7 +51,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().__init__()
         self._now = 0.0
         self._numbers = count()
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers: list[tuple[float, int, asyncio.TimerHandle | Callable[[], object]]] = []
         self._awaited = 0  # timers that are neither cancelled nor background
         self._cancelled = 0
         self._abroad = 0  # jobs in executors
@@ -76,6 +77,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Schedule a callback that is no reason to go on: see the module."""
         return self._schedule(_Background(when, callback, args, self))
 
+    def call_plainly_at(self, when: float, callback: Callable[[], object]) -> None:
+        """Schedule a callback for good."""
+        self._awaited += 1
+        heappush(self._timers, (when, next(self._numbers), callback))
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
+        """Run a callback in this turn or the next, behind all that is ready."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
     def _schedule(self, timer: asyncio.TimerHandle) -> asyncio.TimerHandle:
         timer._scheduled = True
         heappush(self._timers, (timer._when, next(self._numbers), timer))
@@ -94,9 +106,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if not ready and not self._stopping:
             self._advance()
         for _ in range(len(ready)):
-            handle = ready.popleft()
-            if not handle._cancelled:
-                handle._run()
+            item = ready.popleft()
+            if not isinstance(item, asyncio.Handle):
+                self._run_plainly(item)
+            elif not item._cancelled:
+                item._run()
+
+    def _run_plainly(self, callback: Callable[[], object]) -> None:
+        try:
+            callback()
+        except Exception as error:
+            self.call_exception_handler({"message": f"error in {callback!r}", "exception": error})
 
     def _advance(self) -> None:
         """Wait for jobs abroad, else jump to the earliest timer and make all timers of that moment ready."""
@@ -107,17 +127,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if not self._awaited:
             raise Blocked(f"the simulation is blocked at {self._now:.6f} s: {self._waiting()}")
         if self._cancelled > PURGE and self._cancelled > len(self._timers) // 2:
-            self._timers = [entry for entry in self._timers if not entry[2]._cancelled]
+            self._timers = [entry for entry in self._timers if not getattr(entry[2], "_cancelled", False)]
             heapify(self._timers)
             self._cancelled = 0
         timers, moment = self._timers, None
         while timers and (moment is None or timers[0][0] <= moment):
             when, _, timer = heappop(timers)
-            timer._scheduled = False
-            if timer._cancelled:
-                self._cancelled -= 1
-                continue
-            self._awaited -= not isinstance(timer, _Background)
+            if isinstance(timer, asyncio.TimerHandle):
+                timer._scheduled = False
+                if timer._cancelled:
+                    self._cancelled -= 1
+                    continue
+                self._awaited -= not isinstance(timer, _Background)
+            else:
+                self._awaited -= 1
             self._ready.append(timer)
             if moment is None:
                 moment = self._now = max(self._now, when)

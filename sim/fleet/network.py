@@ -16,6 +16,7 @@ from itertools import count
 
 from broker_server.broker.core import Broker
 from broker_server.broker.effects import Close, Effect, Pause, Resume, Send, Warn
+from broker_server.broker.limits import Limits
 from broker_server.broker.packets import Packet
 from edge_client.transport.base import Connect, Settings, Transport
 from sim.fleet.lane import Lane, Wire
@@ -32,9 +33,9 @@ class Network:
     """
 
     def __init__(self, links: Mapping[str, LinkProfile], seed: int, warn: Callable[[str], None] = lambda text: None,
-                 broker: Broker | None = None) -> None:  # fmt: skip
+                 limits: Limits | None = None) -> None:  # fmt: skip
         self._loop = asyncio.get_running_loop()
-        self._core, self._warn = broker or Broker(), warn
+        self._core, self._warn = Broker(limits=limits, roomy=True), warn
         origin = self._loop.time()
         self._links = {
             device: _Link(
@@ -132,18 +133,16 @@ class Network:
             self._obey(self._core.lost(peer.id, self._loop.time()))
 
     def _obey(self, effects: Iterable[Effect]) -> None:
-        """Carry out what the core wants; what leaves may make it want more."""
-        peers, now = self._peers, self._loop.time()
-        wanted = deque(effects)
-        while wanted:
-            effect = wanted.popleft()
-            if isinstance(effect, Warn):
+        """Carry out what the core wants."""
+        peers = self._peers
+        for effect in effects:
+            if isinstance(effect, Send):
+                if (peer := peers.get(effect.connection)) is not None:
+                    peer.down.send(peer.client, effect.packet, effect.size)
+            elif isinstance(effect, Warn):
                 self._warn(effect.message)
             elif (peer := peers.get(effect.connection)) is None:
                 continue
-            elif isinstance(effect, Send):
-                peer.down.send(peer.client, effect.packet, effect.size)
-                wanted.extend(self._core.drained(peer.id, effect.size, now))
             elif isinstance(effect, Close):
                 del peers[peer.id]
                 self._end_watch(peer)
