@@ -8,7 +8,7 @@ import typer
 
 
 def reproduce(
-    tables: Annotated[list[str], typer.Argument(help="table04 ... table09, table13, table14, or all")],
+    tables: Annotated[list[str], typer.Argument(help="table04 to table10, table13, table14, or all")],
     seeds: Annotated[str, typer.Option(help="seeds, the paper's are 100,200,300")] = "100,200,300",
     rounds: Annotated[int, typer.Option(help="rounds R, the paper's are 100")] = 100,
     datasets: Annotated[str, typer.Option(help="only these, such as academic,magic")] = "",
@@ -35,14 +35,14 @@ def reproduce(
     from sim.config import parse_override
     from sim.grid.runner import run_cells
     from sim.reproduction.pages import show, write_csv
-    from sim.reproduction.published import TITLES
+    from sim.reproduction.published import names as tables_named
     from sim.reproduction.tables import Protocol, compare, wanted
     from sim.words import names, whole_numbers
 
     protocol = Protocol(
         whole_numbers(seeds, "--seeds"), rounds, names(datasets), dict(parse_override(one) for one in set_ or ())
     )
-    chosen = list(TITLES) if tables == ["all"] else tables
+    chosen = tables_named(tables)
     figures = wanted(chosen, protocol)
     console = Console()
     ends = run_cells(

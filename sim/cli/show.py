@@ -59,10 +59,14 @@ def links(
     else:
         _table([
             {"name": one.name, "up kbit/s": _kilo(one.up), "down kbit/s": _kilo(one.down), "RTT s": f"{one.rtt:g}",
-             **{f"J/MB {way}": _figure(joules) for way, joules in zip(("up", "down"), per_megabyte(one), strict=True)},
-             "EUR/MB": _figure(one.price)} for one in chosen
+             **{f"J/MB {way}": _figure(joules) for way, joules in zip(("up", "down"), per_megabyte(one), strict=True)}}
+            for one in chosen
         ])  # fmt: skip
-        print("\nWhat a link stands for, and the source of each figure: gca links NAME")
+        for one in chosen:
+            print(f"{one.name}: {one.price:g} EUR/MB\n" if one.price is not None else "", end="")
+        if all(one.price is None for one in chosen):
+            print("\nEUR/MB: unknown for all of them")
+        print("What a link stands for, and the source of each figure: gca links NAME")
 
 
 def hardware(

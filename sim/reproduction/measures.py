@@ -9,29 +9,34 @@ from broker_server.store import StudyStore
 from sim.reproduction.published import Measure
 from sim.summary import judged
 
+PAPERS_ATTACKS = ("latent_only", "white_box_final")
+
 
 @dataclass(frozen=True)
 class Taken:
-    """Of one seed's run, accuracies in percent. `round`, `phase` and `epoch` say where the figure fell; `early`: no
-    centroid had been used by then. `final` is the last evaluation, with its `auroc` and `average_precision`;
-    `at_round_end` the best of the round ends, the instants at which all methods can be compared; `anywhere` the best of
-    the whole curve."""
+    """Of one seed's run. `value` is the figure, an accuracy in percent or what an attack gave; `where` says after what
+    it fell; `early`: no centroid had been used by then.
 
-    accuracy: float
-    round: int
-    phase: str
-    epoch: int
-    early: bool
-    final: float
-    at_round_end: float
-    anywhere: float
-    auroc: float | None
-    average_precision: float | None
+    With an accuracy, `final` is the last evaluation, with its `auroc` and `average_precision`; `at_round_end` the best
+    of the round ends, the instants at which all methods can be compared; `anywhere` the best of the whole curve.
+    """
+
+    value: float
+    where: str
     seconds_wall: float
+    early: bool = False
+    final: float | None = None
+    at_round_end: float | None = None
+    anywhere: float | None = None
+    auroc: float | None = None
+    average_precision: float | None = None
 
 
 def take(directory: Path, measure: Measure) -> Taken:
-    """Read a finished study. Raises `GcaError` (several kinds) for a folder that holds none."""
+    """Read a finished study, and attack it first where the measure asks for that and nobody has. Raises `GcaError`
+    (several kinds) for a folder that holds no study."""
+    if measure in ("ntmse", "excess_cosine"):
+        return _extracted(directory, measure)
     with StudyStore.open(directory) as store:
         run = results.last_run(store)
         points = results.curve(store, run.run)
@@ -41,11 +46,24 @@ def take(directory: Path, measure: Measure) -> Taken:
         assert chosen and ends and best, "every device of a reproduction has the test set"
         last = points[-1]
         return Taken(
-            _percent(chosen), chosen.round, chosen.phase, chosen.epoch,
+            _percent(chosen), f"r{chosen.round}/{chosen.phase}{chosen.epoch}", run.seconds_wall or 0.0,
             early=run.method == "gca" and chosen.round == 1 and chosen.phase == "recon",
             final=_percent(last), at_round_end=_percent(ends), anywhere=_percent(best), auroc=last.auroc,
-            average_precision=last.average_precision, seconds_wall=run.seconds_wall or 0.0,
+            average_precision=last.average_precision,
         )  # fmt: skip
+
+
+def _extracted(directory: Path, measure: Measure) -> Taken:
+    """What the paper's attack on the first device gives: through its codes alone for GCA, else through its model."""
+    from sim.attack.study import attack_study
+
+    with StudyStore.open(directory) as store:
+        run = results.last_run(store)
+        known = [one for one in results.attacks(store, run.run) if one.attack in PAPERS_ATTACKS and not one.knows]
+    record = known[0] if known else attack_study(directory)
+    value = record.ntmse if measure == "ntmse" else record.excess_cosine
+    assert value is not None, "an extraction has both figures"
+    return Taken(value, f"r{record.round}", run.seconds_wall or 0.0)
 
 
 def _alignments_of_one_device(store: StudyStore, run: int) -> list[Point]:

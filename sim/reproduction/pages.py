@@ -7,13 +7,18 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from sim.reproduction.published import TITLES
+from sim.reproduction.published import EXTRACTION, TITLES
 from sim.reproduction.verdict import Compared, orders
 
+ACCURACY_CAPTION = (
+    "accuracy in percent, mean±standard deviation over seeds; difference in percentage points; at ends: the best round "
+    "end, the instants that all methods share"
+)
+EXTRACTION_CAPTION = "mean±standard deviation over seeds, the server's attack on the first device"
 WORDS = {"dataset", "row", "verdict", "peaks fell at"}
 COLUMNS = (
-    "table", "dataset", "row", "published_mean_pct", "published_std_pct", "ours_mean_pct", "ours_std_pct",
-    "difference_pp", "verdict", "seeds", "cut", "peaks_at", "peaks_before_alignment", "final_mean_pct",
+    "table", "dataset", "row", "published_mean", "published_std", "ours_mean", "ours_std",
+    "difference", "verdict", "seeds", "cut", "peaks_at", "peaks_before_alignment", "final_mean_pct",
     "round_end_peak_mean_pct", "any_instant_peak_mean_pct", "auroc_final_mean", "average_precision_final_mean",
     "seconds_wall", "failure",
 )  # fmt: skip
@@ -24,10 +29,7 @@ def show(table: str, compared: Sequence[Compared], console: Console) -> None:
     page = Table(
         title=f"{table}: {TITLES[table]}", title_justify="left", caption_justify="left", box=None, pad_edge=False
     )
-    page.caption = (
-        "accuracy in percent, mean±standard deviation over seeds; difference in percentage points; at ends: the best "
-        "round end, the instants that all methods share"
-    )
+    page.caption = EXTRACTION_CAPTION if table in EXTRACTION else ACCURACY_CAPTION
     for name in ("dataset", "row", "published", "ours", "diff.", "verdict", "at ends", "final", "peaks fell at"):
         page.add_column(name, justify="left" if name in WORDS else "right", no_wrap=name != "peaks fell at")
     for one in compared:
@@ -81,7 +83,7 @@ def _ours(one: Compared) -> str:
 
 def _where(one: Compared) -> str:
     """Where each seed's figure fell: round, phase and epoch."""
-    return " ".join(f"r{taken.round}/{taken.phase}{taken.epoch}" for taken in one.taken)
+    return " ".join(taken.where for taken in one.taken)
 
 
 def _mean(one: Compared, name: str, form: str) -> str:

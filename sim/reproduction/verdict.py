@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 
 from sim.reproduction.measures import Taken
-from sim.reproduction.published import Figure
+from sim.reproduction.published import EXTRACTION, Figure
 
 DEVIATIONS = 2.0
 POINTS = 0.5
-"""A mean within two published standard deviations, or half a percentage point, counts as reproduced."""
+"""A mean within two published standard deviations, or of an accuracy half a percentage point, counts as reproduced."""
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,17 @@ class Compared:
 
     @property
     def mean(self) -> float | None:
-        """Percent, over seeds."""
-        return mean(one.accuracy for one in self.taken) if self.taken else None
+        """Over seeds, in the figure's unit."""
+        return mean(one.value for one in self.taken) if self.taken else None
 
     @property
     def std(self) -> float | None:
-        """Percentage points, with n - 1 below; None for fewer than two seeds."""
-        return stdev(one.accuracy for one in self.taken) if len(self.taken) > 1 else None
+        """With n - 1 below; None for fewer than two seeds."""
+        return stdev(one.value for one in self.taken) if len(self.taken) > 1 else None
 
     @property
     def difference(self) -> float | None:
-        """Ours minus the published mean, in percentage points."""
+        """Ours minus the published mean."""
         return None if self.mean is None else self.mean - self.figure.mean
 
     @property
@@ -42,7 +42,8 @@ class Compared:
         """ "reproduced", "higher", "lower", or "no figure"."""
         if self.difference is None:
             return "no figure"
-        if abs(self.difference) <= max(DEVIATIONS * self.figure.std, POINTS):
+        points = 0.0 if self.figure.table in EXTRACTION else POINTS
+        if abs(self.difference) <= max(DEVIATIONS * self.figure.std, points):
             return "reproduced"
         return "higher" if self.difference > 0 else "lower"
 
