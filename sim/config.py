@@ -30,6 +30,7 @@ LOCAL: Final = frozenset({"single", "centralized"})
 Algorithm = Literal["gmm", "kmeans", "soft_kmeans", "minibatch_kmeans"]
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Names = Annotated[tuple[Name, ...], Meta(min_length=1, max_length=10_000)]
 # A study is written to disk and shared, so its broker address carries no password.
 BrokerUrl = Annotated[
     str,
@@ -108,7 +109,8 @@ class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One study. `link` is a profile's name or an ad-hoc description, `hardware` a profile's name.
+    """One study. `link` is a profile's name or an ad-hoc description, `hardware` a profile's name; a list of them goes
+    round, in the order of the devices (`sim.devices`).
 
     `isolation` says whether each device is a process behind real MQTT, or a task of one process over a network in
     memory; left out, it follows from `clock`. A virtual clock needs tasks. With synthetic compute models stay as
@@ -120,8 +122,8 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     devices: Positive = 10
     rounds: Positive = 100
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 100
-    link: Name = "none"
-    hardware: Name = "host"
+    link: Name | Names = "none"
+    hardware: Name | Names = "host"
     broker: BrokerUrl = "embedded"
     training: Hyperparameters = Hyperparameters()
     clustering: Clustering = Clustering()

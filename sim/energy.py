@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sim.config import Study
-from sim.data.partition import device_name
+from sim.devices import device_boards, device_links
 from sim.hardware import Hardware, Radio, hardware, radio
 from sim.links.profiles import LinkProfile, link
 
@@ -78,14 +78,17 @@ class Power:
 
 def power(link_name: str, board_name: str) -> Power:
     """Return what a device on this link and board burns; raises ConfigError for a name that there is not."""
-    profile = link(link_name)
-    return Power(profile, hardware(board_name), radio(profile.radio) if profile.radio else None)
+    return _power(link(link_name), hardware(board_name))
 
 
 def powers(study: Study) -> dict[str, Power]:
     """Return what each device of a study burns."""
-    burnt = power(study.link, study.hardware)
-    return {device_name(number): burnt for number in range(1, study.devices + 1)}
+    boards = device_boards(study)
+    return {device: _power(profile, boards[device]) for device, profile in device_links(study).items()}
+
+
+def _power(profile: LinkProfile, board: Hardware) -> Power:
+    return Power(profile, board, radio(profile.radio) if profile.radio else None)
 
 
 def airtime(profile: LinkProfile, wire_bytes: int, rate: float | None) -> float | None:

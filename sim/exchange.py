@@ -19,7 +19,8 @@ from edge_client.protocol.codec import Arrays, encode, encode_arrays
 from edge_client.protocol.messages import SERVER, Accept, Chunk, Cohort, RoundState
 from sim.config import Study
 from sim.data.partition import device_name
-from sim.links.profiles import broadcast_chunk, chunk_size, link
+from sim.devices import device_links
+from sim.links.profiles import broadcast_chunk, chunk_size
 
 RUN = "20260101-000000-10000"
 """What the name of a run looks like behind its dataset and method, as `sim.studies` makes it."""
@@ -70,31 +71,34 @@ class Traffic:
 
 
 def traffic(study: Study, shards: Mapping[str, int], cohort: Cohort, chosen: Sequence[str], components: int,
-            parameters: int) -> list[Traffic]:  # fmt: skip
+            parameters: int) -> dict[str, Traffic]:  # fmt: skip
     """Return what each device sends and hears in a round, of which `chosen` take part; nobody does without a network.
 
     shards: each device's number of records. components: K as it will be. parameters: P.
     """
     if study.is_local:
-        return []
-    profile, run = link(study.link), f"{study.dataset}-{study.method}-{RUN}"
+        return {}
+    links, run = device_links(study), f"{study.dataset}-{study.method}-{RUN}"
     vector: Arrays = {"parameters": np.zeros(parameters, np.float32)}
     centroids: Arrays = {"centroids": np.zeros((components, study.training.latent_dim), np.float32),
                          "support": np.zeros(components, np.float32)}  # fmt: skip
     down = centroids if study.method == "gca" else vector
 
     @cache  # devices whose names are as long send messages as long
-    def upload(name: int, samples: int) -> list[Message]:
+    def upload(name: int, samples: int, chunk: int) -> list[Message]:
         device, codes = "x" * name, upload_size(study.training.upload_fraction, samples)
         latents: Arrays = {"latents": np.zeros((codes, study.training.latent_dim), np.float32)}
-        chunks = _chunks(run, device, latents if study.method == "gca" else vector, chunk_size(profile))
+        chunks = _chunks(run, device, latents if study.method == "gca" else vector, chunk)
         return [Message(topics.upload(run, device, c.round, c.index), len(encode(c))) for c in chunks]
 
-    states, accept, broadcast = _downs(run, cohort, down, broadcast_chunk(profile))
+    listening = links if method(study.method).hears_all_broadcasts else chosen
+    states, accept, broadcast = _downs(run, cohort, down, min(broadcast_chunk(links[device]) for device in listening))
     idle = Traffic([], states, None, broadcast if method(study.method).hears_all_broadcasts else [])
-    return [idle] * (len(shards) - len(chosen)) + [
-        Traffic(upload(len(device), shards[device]), states, accept, broadcast) for device in chosen
-    ]
+    taking_part = {
+        device: Traffic(upload(len(device), shards[device], chunk_size(links[device])), states, accept, broadcast)
+        for device in chosen
+    }
+    return {device: taking_part.get(device, idle) for device in shards}
 
 
 def _downs(run: str, cohort: Cohort, arrays: Arrays, chunk: int) -> tuple[list[Message], Message, list[Message]]:

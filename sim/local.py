@@ -15,7 +15,6 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
-import torch
 from threadpoolctl import threadpool_limits
 
 from broker_server.records import Outcome, RoundRecord
@@ -27,12 +26,13 @@ from edge_client.model.choice import trainer_for
 from edge_client.model.trainer import ModelState
 from edge_client.protocol.messages import Evaluation, Phase, Telemetry
 from edge_client.records import Records, load_records
+from sim.devices import POOLED, device_boards
 from sim.emulation.federation import Federation, Finished
 from sim.emulation.journal import Journal
 from sim.emulation.models import save_model, state_sha256
 from sim.fleet.compute import cores
+from sim.torch_thread import torch_in_one_thread
 
-POOLED = "pooled"
 METHOD = Single()
 
 
@@ -41,7 +41,7 @@ async def run(federation: Federation, journal: Journal) -> Finished:
 
     The results do not depend on the number of threads: each trainee's work is its own.
     """
-    torch.set_num_threads(1)  # a sum must not depend on how many cores this machine has
+    torch_in_one_thread(federation.study)
     plan, clock = federation.plan, 0.0
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(cores()) as pool:
         loop = asyncio.get_running_loop()
@@ -81,6 +81,7 @@ class _Trainee:
 
     def __init__(self, federation: Federation, name: str, records: Records) -> None:
         self._federation, self.name, self._records = federation, name, records
+        self._speed = device_boards(federation.study)[name].training_flops
         hyper = federation.plan.hyper
         self._trainer = trainer_for(hyper, records.samples.shape[1])
         self._evaluator = Evaluator(records, self._trainer, hyper.threshold_quantile)
@@ -89,10 +90,10 @@ class _Trainee:
     @property
     def board_seconds(self) -> float:
         """Seconds of a round on the emulated board; 0 where none is emulated."""
-        if self._federation.flops_per_s is None:
+        if self._speed is None:
             return 0.0
         epochs = METHOD.epochs(self._federation.plan.hyper).recon
-        return epochs * self._trainer.flops * len(self._records.samples) / self._federation.flops_per_s
+        return epochs * self._trainer.flops * len(self._records.samples) / self._speed
 
     def round(self, round: int) -> Telemetry:
         """Train for one round and return what there is to tell of it."""

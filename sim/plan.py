@@ -20,12 +20,13 @@ from edge_client.protocol.messages import Cohort
 from sim.config import Study
 from sim.data import Dataset
 from sim.data.partition import device_name, shares
+from sim.devices import POOLED, device_boards, device_links, in_short, several
 from sim.emulation.workload import demands
-from sim.exchange import Message, traffic
-from sim.hardware import hardware
+from sim.exchange import Message, Traffic, traffic
+from sim.hardware import HOST
 from sim.links.link import LinkSpec, LinkState
 from sim.links.link import plan as plan_link
-from sim.links.profiles import downlink, link, uplink
+from sim.links.profiles import downlink, uplink
 from sim.payload import (
     BANK_UPLOADED_CODES,
     BANK_UPLOADED_CODES_PUBLISHED,
@@ -48,6 +49,9 @@ Model = Architecture | ConvolutionalArchitecture
 class Bytes:
     up: int
     down: int
+
+    def __add__(self, other: "Bytes") -> "Bytes":
+        return Bytes(self.up + other.up, self.down + other.down)
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class StudyPlan:
 
 def plan_study(study: Study, dataset: Dataset) -> StudyPlan:
     """Return what a round of this study costs; raises `ConfigError` if a device would have nothing to upload."""
-    profile, hyper = link(study.link), study.training
+    hyper = study.training
     architecture = architecture_for(hyper, dataset.input_dim)
     shards = _shards(study, dataset)
     cohort, chosen = _cohort(study, shards)
@@ -90,17 +94,15 @@ def plan_study(study: Study, dataset: Dataset) -> StudyPlan:
                                     latent_dim=hyper.latent_dim, components=components,
                                     parameters=architecture.parameters))  # fmt: skip
 
-    up_link, down_link = uplink(profile), downlink(profile)
-    moved = traffic(study, shards, cohort, chosen, components, architecture.parameters)
+    moved = _Moved(study, traffic(study, shards, cohort, chosen, components, architecture.parameters))
+    trained = _training_s(study, architecture, {device: shards[device] for device in chosen})
+    slowest = max(shards, key=lambda device: trained.get(device, 0.0) + moved.seconds.get(device, 0.0))
     memory, descriptors = demands(study)
     return StudyPlan(
         parameters=architecture.parameters, participants=active, uploaded=uploaded,
         payload=payload(study.method), full_exchange=payload("parameter_sharing"),
-        message=Bytes(sum(m.size for one in moved for m in one.up), sum(m.size for one in moved for m in one.down)),
-        wire=Bytes(sum(_wire(one.up_bursts, one.down_bursts, up_link) for one in moved),
-                   sum(_wire(one.down_bursts, one.up_bursts, down_link) for one in moved)),
-        training_s=_training_s(study, architecture, max(shards[device] for device in chosen), len(chosen)),
-        transfer_s=max((_transfer_s(one.up, up_link) + _transfer_s(one.down, down_link) for one in moved), default=0.0),
+        message=moved.message, wire=moved.wire,
+        training_s=trained.get(slowest, 0.0), transfer_s=moved.seconds.get(slowest, 0.0),
         evaluation_s=_evaluation_s(study, architecture, max(shards.values()) + len(dataset.test), len(chosen)),
         memory_bytes=memory, file_descriptors=descriptors, notes=tuple(_notes(study, dataset, uploaded)),
     )  # fmt: skip
@@ -111,7 +113,7 @@ def warnings(study: Study, planned: StudyPlan) -> list[str]:
     found, each, deadline = [], planned.seconds_per_round, study.participation.deadline
     if each > SLOW_S:
         found.append(
-            f"a round takes {duration_text(each)} on link {study.link}, all {study.rounds} rounds "
+            f"a round takes {duration_text(each)} on link {in_short(study.link)}, all {study.rounds} rounds "
             f"{duration_text(each * study.rounds)}; choose a faster link, fewer rounds or "
             + ("a smaller training.upload_fraction" if study.method == "gca" else "a smaller model (training.hidden)")
         )
@@ -131,7 +133,7 @@ def _shards(study: Study, dataset: Dataset) -> dict[str, int]:
     parts = shares(study, dataset)
     shards = {device_name(number): len(rows) for number, rows in enumerate(parts, start=1)}
     if study.method == "centralized":
-        return {device_name(1): sum(shards.values())}
+        return {POOLED: sum(shards.values())}
     fewest = min(shards.values())
     if study.method == "gca" and upload_size(study.training.upload_fraction, fewest) == 0:
         raise ConfigError(
@@ -148,6 +150,19 @@ def _cohort(study: Study, shards: Mapping[str, int]) -> tuple[Cohort, tuple[str,
 
 
 # ---- what it takes -------------------------------------------------------------------------------------------------
+
+
+class _Moved:
+    """A round's traffic on the links of those who send and hear it; `seconds` are those of each device."""
+
+    def __init__(self, study: Study, moved: Mapping[str, Traffic]) -> None:
+        links = device_links(study)
+        self.message, self.wire, self.seconds = Bytes(0, 0), Bytes(0, 0), dict[str, float]()
+        for device, one in moved.items():
+            up, down = uplink(links[device]), downlink(links[device])
+            self.message += Bytes(sum(m.size for m in one.up), sum(m.size for m in one.down))
+            self.wire += Bytes(_wire(one.up_bursts, one.down_bursts, up), _wire(one.down_bursts, one.up_bursts, down))
+            self.seconds[device] = _transfer_s(one.up, up) + _transfer_s(one.down, down)
 
 
 def _wire(sent: list[int], received: list[int], spec: LinkSpec) -> int:
@@ -168,12 +183,16 @@ def _transfer_s(messages: list[Message], spec: LinkSpec) -> float:
     return arrive
 
 
-def _training_s(study: Study, architecture: Model, samples: int, participants: int) -> float:
-    """Seconds of the local phases of the largest device."""
-    epochs = local_work(study)
-    flops = samples * (epochs.recon * architecture.flops + epochs.align * architecture.encoder_flops)
-    board = hardware(study.hardware).training_flops
-    return _on_this_machine(flops, participants) if board is None else flops / board
+def _training_s(study: Study, architecture: Model, shards: Mapping[str, int]) -> dict[str, float]:
+    """Seconds of the local phases of each device, given its records."""
+    epochs, boards = local_work(study), device_boards(study)
+    each = epochs.recon * architecture.flops + epochs.align * architecture.encoder_flops
+
+    def seconds(device: str, samples: int) -> float:
+        board = boards[device].training_flops
+        return _on_this_machine(samples * each, len(shards)) if board is None else samples * each / board
+
+    return {device: seconds(device, samples) for device, samples in shards.items()}
 
 
 def _evaluation_s(study: Study, architecture: Model, records: int, participants: int) -> float:
@@ -190,7 +209,7 @@ def _on_this_machine(flops: float, participants: int) -> float:
 
 
 def _notes(study: Study, dataset: Dataset, uploaded: int) -> Iterable[str]:
-    if study.hardware == "host":
+    if HOST in several(study.hardware):
         yield (
             f"training and evaluation assume {HOST_FLOPS / 1e9:g} GFLOP/s for each of the {os.cpu_count()} cores here"
         )

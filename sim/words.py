@@ -9,6 +9,11 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def one_or_several(text: str | None) -> object:
+    """Return a name as it is, `a,b` as a list of names."""
+    return text if text is None or "," not in text else list(names(text))
+
+
 def whole_numbers(text: str, option: str) -> tuple[int, ...]:
     """Return the numbers of `1,2`; raises ConfigError naming the option for anything else."""
     try:

@@ -18,8 +18,8 @@ def plan(
     seed: Annotated[int | None, typer.Option(help="seed of everything random")] = None,
     method: Annotated[str | None, typer.Option(help="federated method")] = None,
     dataset: Annotated[str | None, typer.Option(help="dataset, see `gca datasets`")] = None,
-    link: Annotated[str | None, typer.Option(help="link profile, see `gca links`, or UP/DOWN/RTT")] = None,
-    hardware: Annotated[str | None, typer.Option(help="board to emulate, see `gca hardware`")] = None,
+    link: Annotated[str | None, typer.Option(help="link, see `gca links`, or UP/DOWN/RTT; a,b go round")] = None,
+    hardware: Annotated[str | None, typer.Option(help="board to emulate, see `gca hardware`; a,b go round")] = None,
     broker: Annotated[str | None, typer.Option(help="embedded, mqtt://HOST:PORT or mqtts://HOST:PORT")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="any key, as training.latent_dim=8")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="folder with the datasets' files")] = None,
@@ -35,10 +35,11 @@ def plan(
     from sim.data import load
     from sim.emulation.workload import check_machine
     from sim.plan import plan_study
+    from sim.words import one_or_several
 
     overrides: dict[str, object] = dict(parse_override(one) for one in set_ or ())
     overrides |= {"devices": devices, "rounds": rounds, "seed": seed, "method": method, "dataset": dataset,
-                  "link": link, "hardware": hardware, "broker": broker}  # fmt: skip
+                  "link": one_or_several(link), "hardware": one_or_several(hardware), "broker": broker}  # fmt: skip
     study = load_study(config, overrides)
     planned = plan_study(study, load(study.dataset, data_dir, seed=study.seed))
     if json_:
@@ -72,11 +73,13 @@ def _json(study: "Study", planned: "StudyPlan") -> dict[str, Any]:
 
 
 def _show(study: "Study", planned: "StudyPlan") -> None:
+    from sim.devices import in_short
     from sim.plan import warnings
     from sim.units import bytes_text, duration_text
 
     print(f"{study.dataset}, {study.method}, {study.devices} devices of which {planned.participants} take part in a "
-          f"round, {study.rounds} rounds\nlink {study.link}, hardware {study.hardware}\n")  # fmt: skip
+          f"round, {study.rounds} rounds")  # fmt: skip
+    print(f"link {in_short(study.link)}, hardware {in_short(study.hardware)}\n")
     print(f"{'all devices':<24}{'up':>10}{'down':>10}{'all rounds':>14}")
     for name, count in {
         "payload: tensors alone": planned.payload,

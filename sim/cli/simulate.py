@@ -28,8 +28,8 @@ def simulate(
     seed: Annotated[int | None, typer.Option(help="seed of everything random")] = None,
     method: Annotated[str | None, typer.Option(help="federated method")] = None,
     dataset: Annotated[str | None, typer.Option(help="dataset, see `gca datasets`")] = None,
-    link: Annotated[str | None, typer.Option(help="link profile, see `gca links`, or UP/DOWN/RTT")] = None,
-    hardware: Annotated[str | None, typer.Option(help="board to emulate, see `gca hardware`")] = None,
+    link: Annotated[str | None, typer.Option(help="link, see `gca links`, or UP/DOWN/RTT; a,b go round")] = None,
+    hardware: Annotated[str | None, typer.Option(help="board to emulate, see `gca hardware`; a,b go round")] = None,
     isolation: Annotated[str | None, typer.Option(help="devices as processes, or as tasks of one process")] = None,
     clock: Annotated[str | None, typer.Option(help="real, or virtual: as fast as the arithmetic allows")] = None,
     broker: Annotated[str | None, typer.Option(help="embedded, mqtt://HOST:PORT or mqtts://HOST:PORT")] = None,
@@ -46,11 +46,12 @@ def simulate(
 ) -> None:
     """Spawn N emulated devices behind shaped links, run the rounds, and say exactly what it cost."""
     from sim.config import load_study, parse_override
+    from sim.words import one_or_several
 
     overrides: dict[str, object] = dict(parse_override(one) for one in set_ or ())
     overrides |= {"devices": devices, "rounds": rounds, "seed": seed, "method": method, "dataset": dataset,
-                  "link": link, "hardware": hardware, "isolation": isolation, "clock": clock,
-                  "broker": broker}  # fmt: skip
+                  "link": one_or_several(link), "hardware": one_or_several(hardware), "isolation": isolation,
+                  "clock": clock, "broker": broker}  # fmt: skip
     study = load_study(config, overrides)
 
     from rich.console import Console

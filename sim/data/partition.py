@@ -1,5 +1,7 @@
 """Who holds which records: disjoint shards of the training normals, one realised partition per (dataset, seed)."""
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +20,12 @@ def device_name(i: int) -> str:
     if i < 1:
         raise ValueError(f"devices are counted from 1, not {i}")
     return f"dev-{i:04d}"
+
+
+def device_number(name: str) -> int | None:
+    """Return the i of `device_name(i)`; None for a name of another kind."""
+    number = re.fullmatch(r"dev-(\d{4,})", name)
+    return int(number[1]) if number else None
 
 
 def iid(n: int, devices: int, seed: int, minimum: int = MINIMUM_RECORDS) -> list[NDArray[np.int64]]:

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import torch
-
 from broker_server.plan import RunPlan
 from broker_server.records import Outcome
 from broker_server.server import Server
@@ -20,6 +18,7 @@ from edge_client.errors import GcaError, in_words
 from edge_client.offload import into
 from edge_client.transport.mqtt import Endpoint, connector, endpoint
 from sim.config import Study
+from sim.devices import device_boards, device_links, name_of
 from sim.emulation.device_process import DeviceSpec
 from sim.emulation.device_process import main as device_main
 from sim.emulation.journal import Journal
@@ -40,8 +39,9 @@ from sim.emulation.pipe import (
 )
 from sim.emulation.processes import Child, fork_server, stop
 from sim.emulation.workload import Shard
-from sim.links.profiles import chunk_size, keepalive, link
+from sim.links.profiles import chunk_size, keepalive
 from sim.run_plan import server_method
+from sim.torch_thread import torch_in_one_thread
 
 T = TypeVar("T")
 
@@ -62,7 +62,6 @@ class Federation:
     test: Path
     directory: Path
     broker: Endpoint | None = None
-    flops_per_s: float | None = None
     order: Sequence[int] | None = None
 
 
@@ -103,12 +102,12 @@ class _Emulation:
         self._readings: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def run(self) -> Finished:
+        torch_in_one_thread(self.federation.study)
         network = self._start_network()
         up = await self._unless_failed(self._network_up)
         # For whoever wants to watch a device's link with a capture of their own.
         (self.federation.directory / "network.json").write_text(json.dumps(up.ports))
         clock = RealClock()
-        torch.set_num_threads(1)  # a sum must not depend on how many cores this machine has
 
         with ThreadPoolExecutor(1) as pool:
             connect = connector(self.federation.broker or endpoint(up.broker))
@@ -136,7 +135,7 @@ class _Emulation:
     def _start_network(self) -> Child[FromNetwork]:
         study, real = self.federation.study, self.federation.broker
         spec = NetworkSpec(
-            {shard.device: study.link for shard in self.federation.shards},
+            {shard.device: name_of(study.link, shard.device) for shard in self.federation.shards},
             (real.host, real.port) if real else None,
             study.seed,
         )
@@ -147,18 +146,19 @@ class _Emulation:
 
     def _start_devices(self, ports: dict[str, int]) -> None:
         federation = self.federation
-        profile = link(federation.study.link)
-        chunk = chunk_size(profile)
+        links, boards = device_links(federation.study), device_boards(federation.study)
         self._running = {shard.device for shard in federation.shards}
         for number in federation.order or range(len(federation.shards)):
             shard = federation.shards[number]
+            profile = links[shard.device]
+            chunk = chunk_size(profile)
             spec = DeviceSpec(
                 run=federation.plan.run, device=shard.device,
                 broker=self._behind_link(shard.device, ports[shard.device]),
                 records=str(shard.path), test=str(federation.test), model=str(self._model(shard)),
                 up_rate=profile.up or 0.0, down_rate=profile.down or 0.0, keepalive=keepalive(profile, chunk),
-                chunk_size=chunk, evaluate=federation.study.evaluation.every, flops_per_s=federation.flops_per_s,
-                seed=federation.plan.seed,
+                chunk_size=chunk, evaluate=federation.study.evaluation.every,
+                flops_per_s=boards[shard.device].training_flops, seed=federation.plan.seed,
             )  # fmt: skip
             child: Child[FromDevice] = Child(self._context, shard.device, device_main, spec, FromDevice)
             self.children.append(child)

@@ -14,13 +14,12 @@ from edge_client.seeds import digest
 from edge_client.transport.mqtt import Endpoint
 from sim.config import Study, dump
 from sim.data import load
+from sim.devices import device_boards, device_links
 from sim.emulation.federation import Federation, Finished, run
 from sim.emulation.journal import Display, Journal
 from sim.emulation.workload import check_machine, write_shards
 from sim.fleet.federation import run as run_as_tasks
 from sim.fleet.loop import VirtualLoop
-from sim.hardware import hardware
-from sim.links.profiles import link
 from sim.local import run as run_alone
 from sim.run_plan import run_plan
 from sim.studies import make_directory, run_name
@@ -35,8 +34,7 @@ def run_study(study: Study, directory: Path, display: Display, data_dir: Path | 
     `broker` is the real one to use, None for our own. Raises `GcaError` if the run fails: what was recorded until
     then stays readable.
     """
-    link(study.link)
-    flops = hardware(study.hardware).training_flops
+    device_links(study), device_boards(study)
     check_machine(study)
     dataset = load(study.dataset, data_dir, seed=study.seed)
     make_directory(directory)
@@ -50,7 +48,7 @@ def run_study(study: Study, directory: Path, display: Display, data_dir: Path | 
         number = store.begin_run(plan, plan.devices, study.dataset)
         journal = Journal(store, number, display)
         began = time.monotonic()
-        federation = Federation(study, plan, shards, test, directory, broker, flops, order)
+        federation = Federation(study, plan, shards, test, directory, broker, order)
         finished = Finished(Outcome(False, 0, 0.0, "interrupted"), None)
         try:
             virtual = study.clock == "virtual" and not study.is_local

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import torch
 from threadpoolctl import threadpool_limits
 
 from broker_server.records import Outcome
@@ -43,6 +42,7 @@ from sim.fleet.network import Network
 from sim.fleet.synthetic import synthetic
 from sim.links.profiles import chunk_size, keepalive
 from sim.run_plan import server_method
+from sim.torch_thread import torch_in_one_thread
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ async def run(federation: Federation, journal: Journal, threads: int | None = No
     In virtual time a federation without a board's speed gets that of this machine, measured now, and a note says so.
     Raises `GcaError` when a device fails; the others have been told by then.
     """
-    torch.set_num_threads(1)  # a sum must not depend on how many cores this machine has
+    torch_in_one_thread(federation.study)
     with threadpool_limits(1, "blas"), rare_collection():
         return await _Fleet(federation, journal, threads or cores()).run()
 

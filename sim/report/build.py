@@ -66,7 +66,7 @@ def labels(studies: Sequence[ReportStudy]) -> list[str]:
         lambda study: study.run.dataset,
         lambda study: f"{study.run.devices} devices",
         lambda study: f"seed {study.run.seed}",
-        lambda study: str(study.settings.get("hardware", "")),
+        lambda study: ", ".join(study.boards),
         lambda study: study.directory.name,
         lambda study: str(study.directory),
     ]

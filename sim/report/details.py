@@ -20,23 +20,28 @@ def details(label: str, study: ReportStudy) -> str:
         paragraph(f"{study.directory}; run {run.name}; SHA-256 of the final parameters {run.state_sha256 or 'unknown'}",
                   "small"),
         f"<pre>{escape(study.text)}</pre>\n" if study.text else paragraph("The folder holds no study.toml."),
-        _origins("link", study.settings.get("link"), study.link, LINK_UNITS),
-        _origins("radio", study.link and study.link.radio, _radio(study), RADIO_UNITS),
-        _origins("hardware", study.settings.get("hardware"), study.board, HARDWARE_UNITS),
+        *(_origins("link", name, profile, LINK_UNITS) for name, profile in study.links.items()),
+        *(_origins("radio", name, _radio(name), RADIO_UNITS) for name in _radios(study)),
+        *(_origins("hardware", name, board, HARDWARE_UNITS) for name, board in study.boards.items()),
     )  # fmt: skip
 
 
-def _radio(study: ReportStudy) -> Radio | None:
+def _radios(study: ReportStudy) -> list[str]:
+    """Return the radios that the study's links name, each once."""
+    return list(dict.fromkeys(one.radio for one in study.links.values() if one and one.radio))
+
+
+def _radio(name: str) -> Radio | None:
     try:
-        return radio(study.link.radio) if study.link and study.link.radio else None
+        return radio(name)
     except ConfigError:
         return None
 
 
-def _origins(kind: str, name: object, profile: Any, units: Mapping[str, str]) -> str:
+def _origins(kind: str, name: str, profile: Any, units: Mapping[str, str]) -> str:
     """Return a table of a profile's figures with unit, kind of knowledge and source."""
     if profile is None:
-        return paragraph(f"{kind} {name}: this version knows no such profile") if name else ""
+        return paragraph(f"{kind} {name}: this version knows no such profile")
     rows = []
     for figure, unit in units.items():
         value, origin = getattr(profile, figure), profile.provenance.get(figure)

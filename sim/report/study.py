@@ -16,7 +16,8 @@ from broker_server.results import Point, RunRow
 from broker_server.store import StudyStore
 from edge_client.errors import EnvironmentFault, GcaError
 from sim.costs import Instant, instants
-from sim.energy import power
+from sim.devices import name_of
+from sim.energy import Power, power
 from sim.hardware import Hardware, hardware
 from sim.links.profiles import LinkProfile, link
 from sim.summary import agreement, irregularities, judged, remarks_on, sound_curve
@@ -91,15 +92,15 @@ class Stage:
 class ReportStudy:
     """One study. `settings` is its `study.toml`, `text` the same as it stands; both empty where there is none.
 
-    `fates` are (round, device, fate). `link` and `board` are None where their names are no longer known.
+    `fates` are (round, device, fate). `links` and `boards` are by name: None where it is no longer known.
     """
 
     directory: Path
     run: RunRow
     text: str
     settings: Mapping[str, Any]
-    link: LinkProfile | None
-    board: Hardware | None
+    links: Mapping[str, LinkProfile | None]
+    boards: Mapping[str, Hardware | None]
     instants: tuple[Instant, ...]
     evaluations: tuple[Evaluation, ...]
     rounds: Mapping[int, RoundTimes]
@@ -117,7 +118,12 @@ class ReportStudy:
 
     @property
     def link_name(self) -> str:
-        return str(self.settings.get("link", "")) or "unknown link"
+        return ", ".join(named(self.settings, "link")) or "unknown link"
+
+    def link_of(self, device: str) -> LinkProfile | None:
+        """Return the link of a device, if it is known."""
+        names = named(self.settings, "link")
+        return self.links[name_of(names, device)] if names else None
 
     def section(self, name: str) -> Mapping[str, Any]:
         """Return a table of the configuration, empty where it has none."""
@@ -140,8 +146,10 @@ def read_study(directory: Path) -> ReportStudy:
             raise EnvironmentFault(f"{directory}: no round was finished ({why}): there is nothing to report yet")
         points = sound_curve(store, run)
         return ReportStudy(
-            directory, run, text, settings, _known(link, settings.get("link")),
-            _known(hardware, settings.get("hardware")), _instants(store, run, points, settings),
+            directory, run, text, settings,
+            {name: _known(link, name) for name in named(settings, "link")},
+            {name: _known(hardware, name) for name in named(settings, "hardware")},
+            _instants(store, run, points, settings),
             _evaluations(store, run, points),
             {number: RoundTimes(*times) for number, *times in rounds}, _fates(store, run.run),
             _traffic(store, run.run), _crossings(store, run.run), _stages(store, run),
@@ -166,21 +174,40 @@ def _configuration(path: Path) -> tuple[str, dict[str, Any]]:
         raise EnvironmentFault(f"{path}: is damaged: {error}; restore it, or delete it to report without it") from None
 
 
-def _known(lookup: Callable[[str], T], name: object) -> T | None:
-    """Return the profile of that name; None where the study names none, or one that is no longer known."""
+def named(settings: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """Return the names that a key of the configuration holds, one or a list of them."""
+    value = settings.get(key)
+    found = value if isinstance(value, list) else [value]
+    return tuple(found) if all(isinstance(one, str) for one in found) else ()
+
+
+def _known(lookup: Callable[[str], T], name: str) -> T | None:
+    """Return the profile of that name; None for one that is no longer known."""
     try:
-        return lookup(name) if isinstance(name, str) else None
+        return lookup(name)
     except GcaError:
         return None
 
 
 def _instants(store: StudyStore, run: RunRow, points: list[Point], settings: Mapping[str, Any]) -> tuple[Instant, ...]:
-    """Return the points of the curve with what they had cost, in joules too where the link and the board are known."""
-    burns = _known(lambda name: power(name, str(settings.get("hardware", ""))), settings.get("link"))
-    devices = [device for (device,) in store.rows("SELECT DISTINCT device FROM stages WHERE run = ?", run.run)]
-    found = instants(store, run.run, dict.fromkeys(devices, burns) if burns else None)
+    """Return the points of the curve with what they had cost, in joules too where all links and boards are known."""
+    found = instants(store, run.run, _powers(store, run, settings))
     sound = set(points)
     return tuple(one for one in found if one.point in sound)
+
+
+def _powers(store: StudyStore, run: RunRow, settings: Mapping[str, Any]) -> dict[str, Power] | None:
+    """Return what each device burns; None unless that is known of all."""
+    links, boards = named(settings, "link"), named(settings, "hardware")
+    if not (links and boards):
+        return None
+    try:
+        return {
+            device: power(name_of(links, device), name_of(boards, device))
+            for (device,) in store.rows("SELECT DISTINCT device FROM stages WHERE run = ?", run.run)
+        }
+    except GcaError:
+        return None
 
 
 def _evaluations(store: StudyStore, run: RunRow, points: Iterable[Point]) -> tuple[Evaluation, ...]:

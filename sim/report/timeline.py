@@ -107,10 +107,13 @@ def _evaluations(study: ReportStudy) -> tuple[Counter[tuple[int, str]], Counter[
 
 def _arrivals(study: ReportStudy) -> dict[tuple[int, str], float]:
     """Return when a round's broadcast was in at a device that got one."""
-    down = downlink(study.link) if study.link else None
+    downs = {
+        device: downlink(link) for device in {one.device for one in study.traffic} if (link := study.link_of(device))
+    }
     arrivals = {}
     for one in study.traffic:
         if (one.kind, one.direction) == ("broadcast", "down") and one.message and one.round in study.rounds:
+            down = downs.get(one.device)
             travel = (down.delay if down else 0.0) + (8 * one.message / down.rate if down and down.rate else 0.0)
             arrivals[one.round, one.device] = study.rounds[one.round].published + travel
     return arrivals
