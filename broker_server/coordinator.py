@@ -41,7 +41,7 @@ from edge_client.cohort import draw, takes_part
 from edge_client.errors import ProtocolError
 from edge_client.protocol import topics
 from edge_client.protocol.codec import Arrays, decode, payload_bytes
-from edge_client.protocol.messages import FAREWELL_S, SERVER, Chunk, Join, Presence, Standing, Telemetry
+from edge_client.protocol.messages import COMPLETED, FAREWELL_S, SERVER, Chunk, Join, Presence, Standing, Telemetry
 from edge_client.transport.pacing import slowest
 
 
@@ -361,7 +361,7 @@ class Coordinator:
     def _state(self) -> Action:
         audience, collection = tuple(self.members.joined), self.collection
         if self.outcome is not None:
-            return self._herald.state("ended", self._round, audience, reason=self.outcome.reason or "completed")
+            return self._herald.state("ended", self._round, audience, reason=self.outcome.reason or COMPLETED)
         if collection is None:
             return self._herald.state("waiting", 0, audience)
         deadline = self._deadline()

@@ -31,7 +31,7 @@ from broker_server.methods.base import ServerMethod
 from broker_server.plan import RunPlan
 from broker_server.records import Amendment, Closing, Outcome, RoundRecord
 from edge_client.clock import Clock, within
-from edge_client.errors import ConnectionLost, GcaError
+from edge_client.errors import ConnectionLost, GcaError, in_words
 from edge_client.protocol import topics
 from edge_client.protocol.codec import Arrays
 from edge_client.protocol.messages import FAREWELL_S, SERVER, Telemetry
@@ -143,7 +143,7 @@ class Server:
             error = error.exceptions[0]
         if self._fault is None:
             self._fault = error
-            self.abort(reason or (str(error) if isinstance(error, GcaError) else f"{type(error).__name__}: {error}"))
+            self.abort(reason or in_words(error))
 
     # ---- the connection -----------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Literal, ParamSpec, TypeVar
 
 from edge_client.clock import Clock
 from edge_client.cohort import EVERYONE, takes_part
-from edge_client.errors import GcaError, ProtocolError
+from edge_client.errors import GcaError, ProtocolError, in_words
 from edge_client.evaluation import Evaluator
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.methods.coded import coded
@@ -62,8 +62,8 @@ async def live(device: Device) -> ModelState:
                 taking_part = takes_part(opening.cohort or EVERYONE, work.welcome.seed, last, session.who.device)
                 state = await _round(work, state, notes, taking_part)
                 await device.report(work.telemetry(notes, state))
-        except GcaError as error:
-            await session.leave("failed", str(error))
+        except Exception as error:
+            await session.leave("failed", in_words(error))
             raise
         except asyncio.CancelledError:  # by a person: a connection closed in order leaves no last will behind
             await session.leave("left", "stopped")

@@ -28,3 +28,8 @@ class ProtocolError(GcaError):
 
 class ConnectionLost(GcaError):
     """The transport broke; a new connection may succeed."""
+
+
+def in_words(error: BaseException) -> str:
+    """Return one line about an error: its message, with its type unless it is one of ours."""
+    return str(error) if isinstance(error, GcaError) else f"{type(error).__name__}: {error}"

@@ -7,7 +7,8 @@ device asks where it stands (`Join.awaits`) and sends again only what the server
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Literal, TypeVar
@@ -16,7 +17,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from edge_client.clock import Clock, within
-from edge_client.errors import ConfigError, ConnectionLost, ProtocolError
+from edge_client.errors import ConfigError, ConnectionLost, ProtocolError, in_words
 from edge_client.mailbox import Mailbox
 from edge_client.protocol import topics
 from edge_client.protocol.chunks import MAX_CHUNK, split
@@ -185,7 +186,7 @@ class Session:
         try:
             while True:
                 try:
-                    async with self._connect(self._settings()) as transport:
+                    async with self._connect(self._settings()) as transport, self._leaving_no_trace(transport):
                         await self._greet(transport)
                         failures = 0
                         await self._now_on(transport)
@@ -198,6 +199,20 @@ class Session:
                     await self._clock.sleep(wait)
         finally:
             self._kept = False
+
+    @asynccontextmanager
+    async def _leaving_no_trace(self, transport: Transport) -> AsyncIterator[None]:
+        """A connection that is closed in order leaves no last will behind: whatever ends this device for good must not
+        let it stand there as online. A refused one says nothing: its name is another's."""
+        try:
+            yield
+        except ConnectionLost:
+            raise
+        except Exception as error:
+            if self.mail.refusal is None:
+                with suppress(ConnectionLost):
+                    await within(self._clock, GOODBYE_S, self._announce(transport, "failed", in_words(error)))
+            raise
 
     async def _greet(self, transport: Transport) -> None:
         """Subscribe, show presence and join in one round trip: the broker takes them in this order."""
@@ -364,8 +379,14 @@ class Session:
         return self.mail.broadcast_complete or nothing_follows or self._standing(round) == "gone"
 
     @property
+    def end(self) -> RoundState | None:
+        """What the server said about the end of the run; None before."""
+        state = self.mail.round
+        return state if state is not None and state.state == "ended" else None
+
+    @property
     def _ended(self) -> bool:
-        return self.mail.round is not None and self.mail.round.state == "ended"
+        return self.end is not None
 
     def _standing(self, round: int) -> str | None:
         standing = self.mail.welcome.standing if self.mail.welcome else None

@@ -25,6 +25,9 @@ it never will."""
 MAX_EVALUATIONS = 20_000
 """Evaluations that a device may report of one round."""
 
+COMPLETED = "completed"
+"""The reason of an end after all rounds; any other says what went wrong."""
+
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"  # "$" would let a line break follow
 Name = Annotated[str, Meta(pattern=NAME)]
 Instance = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}\Z")]

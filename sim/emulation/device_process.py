@@ -14,7 +14,7 @@ import msgspec
 
 from edge_client.clock import RealClock
 from edge_client.device import Device, live
-from edge_client.errors import GcaError
+from edge_client.errors import in_words
 from edge_client.offload import into
 from edge_client.protocol.messages import Telemetry
 from edge_client.records import load_records
@@ -51,8 +51,7 @@ def main(spec: bytes, connection: Connection) -> None:
     try:
         asyncio.run(_live(msgspec.msgpack.decode(spec, type=DeviceSpec), pipe))
     except BaseException as error:
-        reason = str(error) if isinstance(error, GcaError) else f"{type(error).__name__}: {error}"
-        pipe.send(DeviceFailed(reason, traceback.format_exc()))
+        pipe.send(DeviceFailed(in_words(error), traceback.format_exc()))
         raise SystemExit(1) from None
     pipe.send(DeviceDone())
 

@@ -124,13 +124,21 @@ def test_usage_and_environment_have_their_exit_codes_in_the_real_command(tmp_pat
     [
         (["--id", "a b", "--data", "x.npz"], 2, "--id 'a b'"),
         (["--id", "pi-1", "--data", "/absent/x.npz"], 3, "/absent/x.npz: No such file"),
+        (["--id", "server", "--data", "x.npz"], 2, "--id server: that is the server's own name"),
+        (["--id", "a", "--data", "x.npz", "--chunk-size", "0"], 2, "--chunk-size 0: give 256 to 65536 bytes"),
+        (["--id", "a", "--data", "x.npz", "--chunk-size", "65537"], 2, "--chunk-size 65537: give 256"),
+        (["--id", "a", "--data", "x.npz", "--keepalive", "65536"], 2, "--keepalive 65536: give 1 to 65535 seconds"),
+        (["--id", "a", "--data", "x.npz", "--up-rate", "-5"], 2, "--up-rate -5: give bits per second"),
+        (["--id", "a", "--data", "x.npz", "--down-rate", "nan"], 2, "--down-rate nan: give bits per second"),
+        (["--id", "a", "--data", "x.npz", "--up-rate", "0.1"], 2, "need a keepalive"),
+        (["--id", "pi-1", "--data", "/absent/x.npz", "--debug"], 3, "/absent/x.npz: No such file"),
     ],
-    ids=["id", "data"],
 )
 def test_a_device_tells_its_errors_alike(words: list[str], code: int, told: str) -> None:
     done = gca("device", "--broker", "mqtt://127.0.0.1", "--run", "magic", *words)
     assert done.returncode == code
-    assert told in error_line(done.stderr)
+    assert ("Traceback" in done.stderr) == ("--debug" in words)
+    assert told in error_line(done.stderr.splitlines(keepends=True)[-1])
 
 
 def test_debug_shows_where_an_error_comes_from() -> None:

@@ -144,6 +144,39 @@ async def test_work_that_raises_names_device_phase_and_cause_and_the_others_go_o
     assert "d failed: device d failed in reconstruction: ZeroDivisionError: by hand" in federation.told.notes
 
 
+async def test_an_error_that_nobody_foresaw_leaves_no_device_online() -> None:
+    """A closed connection has no last will: the device itself must say that it is gone."""
+    federation = Federation(replace(PLAN, rounds=2))
+
+    async def report(telemetry: object) -> None:
+        raise BrokenPipeError("nobody reads us")
+
+    failing = asyncio.ensure_future(live(replace(federation.device("d"), report=report)))
+    outcome, _ = await federation.run("abc")
+    with pytest.raises(BrokenPipeError):
+        await failing
+    assert outcome.completed
+    assert "d failed: BrokenPipeError: nobody reads us" in federation.told.notes
+
+
+async def test_an_error_of_the_connection_itself_leaves_no_device_online() -> None:
+    federation = Federation(replace(PLAN, rounds=2))
+    broken = federation.device("d")
+    take = broken.session.mail.take
+
+    def fail(topic: str, payload: bytes):
+        if "/bc/1/" in topic:
+            raise ZeroDivisionError("by hand")
+        return take(topic, payload)
+
+    broken.session.mail.take = fail  # type: ignore[method-assign]
+    failing = asyncio.ensure_future(live(broken))
+    outcome, _ = await federation.run("abc")
+    with pytest.raises(ZeroDivisionError):
+        await failing
+    assert outcome.completed and "d failed: ZeroDivisionError: by hand" in federation.told.notes
+
+
 async def test_a_method_that_the_device_does_not_know_is_told_to_both_ends() -> None:
     federation = Federation(replace(ALONE, method="from-the-future"))
     with pytest.raises(ConfigError, match=r"from-the-future.*install a newer version"):

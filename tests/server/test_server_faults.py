@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from device.in_memory import PLAN, Federation
+from device.in_memory import PLAN, SPEED, Federation
 
 from edge_client.device import live
 from edge_client.errors import EnvironmentFault
@@ -141,4 +141,4 @@ async def test_the_clock_runs_until_the_last_goodbye() -> None:
     async with asyncio.timeout(10):
         await live(replace(slow, offload=align_slowly))
         outcome = await serving
-    assert outcome.ended_s >= federation.told.records[0].published_s + 0.3
+    assert outcome.ended_s >= federation.told.records[0].published_s + 0.3 * SPEED
