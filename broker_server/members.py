@@ -44,6 +44,8 @@ class Members:
     def __init__(self) -> None:
         self.joined: dict[str, Member] = {}
         self.known: set[str] = set()
+        self.input_dim: int | None = None
+        """The width of the records of whoever was admitted last: that of the run."""
         self._online: dict[str, set[str]] = {}
         self._contests: dict[tuple[str, str], Contest] = {}
 
@@ -91,6 +93,7 @@ class Members:
         known = self.joined.get(join.device)
         if known is not None and known.instance == join.instance:
             return False
+        self.input_dim = join.input_dim
         self.joined[join.device] = Member(
             join.device, join.instance, join.samples, join.input_dim, join.up_rate, join.down_rate, now,
             known.elapsed_s if known else None,

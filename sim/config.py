@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib import resources
 from importlib.resources.abc import Traversable
+from math import floor
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -83,13 +84,16 @@ class Participation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     `fraction` is phi. The server waits `wait_seconds` for all devices to appear and then goes on with those it has,
     if they are at least `minimum_devices` ("all": every device of the study, else the run ends). `deadline` ends a
-    round's uploads: "auto" derives it from bytes, link and compute, a number is seconds.
+    round's uploads: "auto" is `grace` times what bytes, link and compute let expect, and `wait_seconds`; a number is
+    seconds. A round with fewer than `quorum` uploads ends the run.
     """
 
     fraction: Fraction = 1.0
     minimum_devices: Literal["all"] | Positive = "all"
     wait_seconds: Seconds = 60.0
     deadline: Literal["auto"] | Seconds = "auto"
+    grace: Annotated[float, Meta(ge=1.0, le=1e3)] = 3.0
+    quorum: Positive = 1
 
 
 class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -176,6 +180,13 @@ def load_study(path_or_name: str | Path, overrides: Mapping[str, object] | None 
         raise ConfigError(
             f"{sources}: participation.minimum_devices: {minimum} is more than the {study.devices} devices there are; "
             f'allowed: "all" or a whole number from 1 to {study.devices}'
+        )
+    drawn = max(1, floor(study.participation.fraction * study.devices + 1e-9))
+    if (quorum := study.participation.quorum) > drawn:
+        keys = {"devices", "participation.quorum", "participation.fraction"}
+        raise ConfigError(
+            f"{COMMAND_LINE if keys & given.keys() else where}: participation.quorum: {quorum} is more than the "
+            f"{drawn} devices that a round asks; allowed: a whole number from 1 to {drawn}"
         )
     _check_method(study, lambda key: COMMAND_LINE if key in given else where)
     _check_isolation(study, lambda key: COMMAND_LINE if key in given else where)

@@ -21,8 +21,16 @@ def progress(stream: TextIO, rounds: int, *, quiet: bool = False) -> Display:
     """Return the display that fits the stream."""
     if quiet:
         return Quiet()
-    console = Console(file=stream)
+    console = _Console(file=stream)
     return Live(console, rounds) if console.is_terminal else Lines(console, rounds)
+
+
+class _Console(Console):
+    """A console whose reader may go, as `head` does: that ends the run, and is no reason to leave it in the middle."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True  # nobody reads the rest
+        raise BrokenPipeError
 
 
 class Quiet:
@@ -98,7 +106,7 @@ def _line(record: RoundRecord, accuracy: float, rounds: int) -> str:
         f"round {record.round:>{len(str(rounds))}} of {rounds}: {judged}",
         f"{record.published_s - record.opened_s:.1f} s",
         f"{len(record.accepted)} of {len(record.participants)} uploads",
-        f"up {bytes_text(moved['up'])}, down {bytes_text(moved['down'])}",
+        f"messages up {bytes_text(moved['up'])}, down {bytes_text(moved['down'])}",
     ]
     odd = {kind: len(devices) for kind in ("late", "rejected", "missing") if (devices := getattr(record, kind))}
     return "; ".join(parts + [f"{count} {kind}" for kind, count in odd.items()])

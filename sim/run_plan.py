@@ -19,8 +19,11 @@ from sim.config import Study
 from sim.presets import clustering_spec
 
 
-def run_plan(study: Study, name: str) -> RunPlan:
+def run_plan(study: Study, name: str, input_dim: int | None = None, join_s: float | None = None) -> RunPlan:
     """Return the plan of one run under this name; each call is an incarnation of its own.
+
+    `input_dim` is the width of a record where that is known, `join_s` how long to wait for devices where that is not
+    the study's `wait_seconds`.
 
     A model on pooled records is one device, whose name says so.
     """
@@ -30,6 +33,7 @@ def run_plan(study: Study, name: str) -> RunPlan:
         devices=1 if study.method == "centralized" else study.devices,
         minimum_devices=study.minimum_devices,
         patience_s=study.participation.wait_seconds, deadline_s=study.participation.deadline,
+        quorum=study.participation.quorum, grace=study.participation.grace, input_dim=input_dim, join_s=join_s,
     )  # fmt: skip
 
 

@@ -10,38 +10,42 @@ from broker_server.records import Outcome
 from broker_server.server import Server
 from broker_server.store import StudyStore
 from edge_client.clock import RealClock
-from edge_client.errors import GcaError
+from edge_client.errors import GcaError, in_words
 from edge_client.offload import into
+from edge_client.stopping import until_told_to_stop
 from edge_client.transport.mqtt import Endpoint, connector
 from sim.config import Study, dump
 from sim.emulation.journal import Display, Journal
 from sim.run_plan import server_method
+from sim.studies import telling_where
 
 
-def serve_run(study: Study, plan: RunPlan, where: Endpoint, directory: Path, display: Display) -> Outcome:
-    """Wait for the study's devices, run its rounds, and write results into `directory`.
+def serve_run(study: Study, plan: RunPlan, where: Endpoint, directory: Path, display: Display) -> int:
+    """Wait for the study's devices, run its rounds, and write results into `directory`; return the width of a record.
 
-    There is no wire ledger here: that belongs to links, and these are real. Raises `GcaError` if the run fails.
+    There is no wire ledger here: that belongs to links, and these are real. Raises `GcaError` if the run fails; when
+    it is told to stop, the devices are told too.
     """
+    method = server_method(study)
     (directory / "study.toml").write_text(dump(study))
-    with StudyStore.create(directory) as store:
+    with StudyStore.create(directory) as store, telling_where(directory):
         number = store.begin_run(plan, study.devices, study.dataset)
         journal, began = Journal(store, number, display), time.monotonic()
-        outcome = Outcome(False, 0, 0.0, "interrupted")
+        outcome, width = Outcome(False, 0, 0.0, "interrupted"), None
 
-        async def serve() -> Outcome:
+        async def serve() -> tuple[Outcome, int | None]:
             with ThreadPoolExecutor(1) as pool:
-                method = server_method(study)
-                return await Server(plan, method, connector(where), RealClock(), journal, into(pool)).serve()
+                server = Server(plan, method, connector(where), RealClock(), journal, into(pool))
+                return await until_told_to_stop(server.serve()), server.coordinator.members.input_dim
 
         try:
-            outcome = asyncio.run(serve())
-        except GcaError as error:
-            outcome = Outcome(False, 0, time.monotonic() - began, str(error))
+            outcome, width = asyncio.run(serve())
+        except Exception as error:
+            outcome = Outcome(False, 0, time.monotonic() - began, in_words(error))
             raise
         finally:
             journal.close()
             store.finish(number, outcome, time.monotonic() - began, None)
-    if not outcome.completed:
-        raise GcaError(f"run {plan.run} ended early: {outcome.reason}")
-    return outcome
+    if not outcome.completed or width is None:
+        raise GcaError(f"run {plan.run} ended early: {outcome.reason}; see {directory}")
+    return width

@@ -2,6 +2,9 @@
 
 import os
 import re
+from asyncio import CancelledError
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,6 +21,15 @@ def run_name(directory: Path) -> str:
     """Return the run's name in topics: the folder's, with what topics may not hold replaced."""
     safe = re.sub(r"[^A-Za-z0-9._-]", "-", directory.name).lstrip("._-")[:48]
     return safe or "run"
+
+
+@contextmanager
+def telling_where(directory: Path) -> Iterator[None]:
+    """Let whoever interrupts a study, by Ctrl-C or SIGTERM, learn where that which was recorded of it lies."""
+    try:
+        yield
+    except (KeyboardInterrupt, CancelledError):
+        raise CancelledError(f"what was recorded until then is in {directory}") from None
 
 
 def make_directory(directory: Path) -> Path:

@@ -150,14 +150,20 @@ def _costs(store: StudyStore, run: RunRow, study: Study, input_dim: int, uploads
     for name, row in (
         ("payload: tensors alone", payload),
         ("message: msgpack bodies", results.application_bytes(store, run.run, "message_bytes")),
-        ("stream: MQTT on the link", results.stream_bytes(store, run.run)),
-        ("wire: with TCP/IP headers", results.wire_bytes(store, run.run)),
+        *_on_the_links(store, run.run),
         (f"full parameters (P = {parameters:,}), payload", exchanged),
     ):
         table.add_row(name, *(bytes_text(count) for count in _three(row)))
     pairs = zip(_three(exchanged), _three(payload), strict=True)
     table.add_row("that is, times this run's payload", *(f"{full / own:.1f} x" if own else "-" for full, own in pairs))
     return table
+
+
+def _on_the_links(store: StudyStore, run: int) -> list[tuple[str, Bytes]]:
+    """What crossed the links; nothing of real ones, which nobody has measured."""
+    stream, wire = results.stream_bytes(store, run), results.wire_bytes(store, run)
+    rows = [("stream: MQTT on the link", stream), ("wire: with TCP/IP headers", wire)]
+    return rows if any(_three(stream)) else []
 
 
 def agreement(store: StudyStore, run: int) -> list[str]:

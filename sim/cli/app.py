@@ -27,6 +27,7 @@ from sim.cli.sweep import compare, sweep
 UsageError = cast(
     "type[typer.BadParameter]", next(k for k in typer.BadParameter.__mro__ if k.__name__ == "ClickException")
 )
+INTERRUPTED = 130
 OWN = ("sim", "broker_server", "edge_client", "configs")
 
 app = typer.Typer(
@@ -74,15 +75,16 @@ def run(words: Sequence[str]) -> int:
     try:
         code = app(list(words) or ["--help"], prog_name="gca", standalone_mode=False)
         sys.stdout.flush()
+        if code == INTERRUPTED:  # Ctrl-C, which Typer keeps to itself
+            return _interrupted()
         return code if isinstance(code, int) else 0
     except UsageError as error:
         context = getattr(error, "ctx", None)
         return _fail(
             f"{error.format_message().rstrip('.')}; see {context.command_path if context else 'gca'} --help", 2
         )
-    except (typer.Abort, KeyboardInterrupt, CancelledError):  # cancelled: SIGTERM, which ends a run as Ctrl-C does
-        print("interrupted", file=sys.stderr)
-        return 130
+    except (typer.Abort, KeyboardInterrupt, CancelledError) as end:  # cancelled: SIGTERM, the same as Ctrl-C
+        return _interrupted(*map(str, end.args))
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1  # as click answers it
@@ -90,6 +92,11 @@ def run(words: Sequence[str]) -> int:
         if os.environ.get("GCA_DEBUG"):
             traceback.print_exc()
         return _explain(_alone(error), list(words))
+
+
+def _interrupted(*told: str) -> int:
+    print("; ".join(["interrupted", *told]), file=sys.stderr)
+    return INTERRUPTED
 
 
 def _explain(error: Exception, words: list[str]) -> int:

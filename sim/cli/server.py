@@ -1,12 +1,16 @@
 """`gca server`: the round coordinator and aggregation for devices on real machines."""
 
 import asyncio
+import json
 import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+WAIT_S = 600.0
+"""People start devices on real machines one by one."""
 
 
 def server(
@@ -19,26 +23,42 @@ def server(
     output: Annotated[Path | None, typer.Option(help="folder for the study (default: studies/RUN)")] = None,
     username: Annotated[str | None, typer.Option(help="user name at the broker; the password is GCA_PASSWORD")] = None,
     ca_file: Annotated[str | None, typer.Option(help="PEM file of the CA that signed the broker's certificate")] = None,
-    quiet: Annotated[bool, typer.Option(help="print only errors")] = False,
+    wait: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="how long to wait for the devices")] = WAIT_S,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="folder with the dataset's files: only devices with records as wide may join")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+    quiet: Annotated[bool, typer.Option(help="print only the summary")] = False,
 ) -> None:
     """Coordinate a run for devices that join with `gca device`.
 
     Example: gca server paper/magic --broker mqtt://192.168.1.10 --run magic --devices 3
     """
+    from rich.console import Console
+
     from edge_client.protocol.messages import SERVER
     from edge_client.transport.mqtt import endpoint
     from sim.config import load_study, parse_override
+    from sim.data import load
     from sim.doctor import require_broker
     from sim.progress import progress
     from sim.run_plan import run_plan
     from sim.serve import serve_run
     from sim.studies import make_directory
+    from sim.summary import result_json, show_summary
 
     overrides: dict[str, object] = dict(parse_override(one) for one in set_ or ())
     study = load_study(config, overrides | {"devices": devices, "rounds": rounds})
-    plan = run_plan(study, run)  # refuses a bad name before a folder is named by it
+    # Devices bring records of their own; where the study's are at hand too, theirs must be as wide.
+    input_dim = None if data_dir is None else load(study.dataset, data_dir, seed=study.seed).input_dim
+    plan = run_plan(study, run, input_dim, wait)  # refuses a bad name before a folder is named by it
     password = os.environ.get("GCA_PASSWORD")
     where = endpoint(broker, username=username or (SERVER if password else None), password=password, ca_file=ca_file)
     asyncio.run(require_broker(where))
     directory = make_directory(output or Path("studies") / run)
-    serve_run(study, plan, where, directory, progress(sys.stdout, study.rounds, quiet=quiet))
+    display = progress(sys.stderr if json_ else sys.stdout, study.rounds, quiet=quiet or json_)
+    width = serve_run(study, plan, where, directory, display)
+    if json_:
+        print(json.dumps(result_json(directory)))
+    else:
+        show_summary(directory, study, width, Console())

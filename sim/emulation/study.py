@@ -1,7 +1,6 @@
 """A study from its configuration to its directory: data, shards, the run, and what is written down of it."""
 
 import asyncio
-import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,8 +8,9 @@ from pathlib import Path
 
 from broker_server.records import Outcome
 from broker_server.store import StudyStore
-from edge_client.errors import GcaError
+from edge_client.errors import GcaError, in_words
 from edge_client.seeds import digest
+from edge_client.stopping import until_told_to_stop
 from edge_client.transport.mqtt import Endpoint
 from sim.config import Study, dump
 from sim.data import load
@@ -22,7 +22,7 @@ from sim.fleet.federation import run as run_as_tasks
 from sim.fleet.loop import VirtualLoop
 from sim.local import run as run_alone
 from sim.run_plan import run_plan
-from sim.studies import make_directory, run_name
+from sim.studies import make_directory, run_name, telling_where
 
 
 def run_study(study: Study, directory: Path, display: Display, data_dir: Path | None = None,
@@ -41,10 +41,10 @@ def run_study(study: Study, directory: Path, display: Display, data_dir: Path | 
     shards, test = write_shards(study, dataset, directory / "shards")
     (directory / "study.toml").write_text(dump(study))
 
-    plan = run_plan(study, run_name(directory))
+    plan = run_plan(study, run_name(directory), dataset.input_dim)
     if study.clock == "virtual":  # where nothing may depend on chance, the name of the incarnation may not either
         plan = replace(plan, incarnation=f"{digest(study.seed, 'incarnation', size=4):08x}")
-    with StudyStore.create(directory) as store:
+    with StudyStore.create(directory) as store, telling_where(directory):
         number = store.begin_run(plan, plan.devices, study.dataset)
         journal = Journal(store, number, display)
         began = time.monotonic()
@@ -53,9 +53,9 @@ def run_study(study: Study, directory: Path, display: Display, data_dir: Path | 
         try:
             virtual = study.clock == "virtual" and not study.is_local
             with asyncio.Runner(loop_factory=VirtualLoop if virtual else None) as loop:
-                finished = loop.run(_until_told_to_stop(federation, journal))
-        except GcaError as error:
-            finished = Finished(Outcome(False, 0, time.monotonic() - began, str(error)), None)
+                finished = loop.run(_run(federation, journal))
+        except Exception as error:
+            finished = Finished(Outcome(False, 0, time.monotonic() - began, in_words(error)), None)
             raise
         finally:
             journal.close()
@@ -65,12 +65,8 @@ def run_study(study: Study, directory: Path, display: Display, data_dir: Path | 
     return dataset.input_dim
 
 
-async def _until_told_to_stop(federation: Federation, journal: Journal) -> Finished:
-    """Run as processes or as tasks, but let SIGTERM end it as Ctrl-C does: with the devices told and nothing left
-    behind."""
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+async def _run(federation: Federation, journal: Journal) -> Finished:
+    """Run as processes or as tasks, or without a network."""
     study = federation.study
     chosen = run_alone if study.is_local else run_as_tasks if study.as_tasks else run
-    return await chosen(federation, journal)
+    return await until_told_to_stop(chosen(federation, journal))

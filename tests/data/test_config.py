@@ -172,6 +172,11 @@ def test_what_a_wrong_file_is_told(tmp_path: Path, text: str | bytes, parts: lis
         ({"training": {"latent_dim": 3}}, ["training: is a section", "training.latent_dim"]),
         ({"devices.x": 3}, ["devices.x: unknown key; devices is a single value"]),
         ({"participation.minimum_devices": 11}, ["minimum_devices: 11 is more than the 10 devices"]),
+        (
+            {"participation.quorum": 6, "participation.fraction": 0.5},
+            ["participation.quorum: 6 is more than the 5 devices that a round asks", "from 1 to 5"],
+        ),
+        ({"participation.grace": 0.5}, ["participation.grace: 0.5 is not allowed", "from 1"]),
     ],
 )
 def test_what_a_wrong_override_is_told(tmp_path: Path, overrides: dict[str, object], parts: list[str]) -> None:

@@ -1,6 +1,8 @@
 """`gca server` and `gca device` as on real machines, on both brokers, with what goes wrong there."""
 
 import asyncio
+import json
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -87,6 +89,10 @@ async def test_devices_join_a_server_and_all_count_the_same(broker, tmp_path: Pa
         async with device(broker, "pi-b", records[1]) as other:
             assert [await p.ended() for p in (serving, one, other)] == [0, 0, 0], (serving.lines, one.lines)
     assert any("round 3: completed, accuracy" in line for line in one.lines)
+    assert one.lines[-1] == "run shelf completed after round 3"
+    said = "\n".join(serving.lines)
+    assert "Mean over devices" in said and "full parameters" in said and serving.lines[-1].startswith("study: ")
+    assert "wire" not in said  # which nobody has measured
     with StudyStore.open(tmp_path / "study") as store:
         kinds = {(b.direction, b.kind): (b.sent, b.received) for b in balance(store, 1)}
     sent, received = kinds["up", "upload"]
@@ -102,12 +108,61 @@ async def test_devices_may_come_before_the_server(broker, tmp_path: Path, record
 
 
 async def test_too_few_devices_is_a_clear_end(broker, tmp_path: Path, records) -> None:
-    async with server(broker, tmp_path / "study", "--set", "participation.wait_seconds=4") as serving:
+    async with server(broker, tmp_path / "study", "--wait", "4") as serving:
         async with device(broker, "pi-a", records[0]) as one:
             await serving.says("waiting: have 1, need 2")
             assert await serving.ended() == 1
             assert "only 1 of 2 devices joined in 4 s" in serving.lines[-1]
-            assert await one.ended() == 0
+            assert await one.ended() == 1
+            assert one.lines[-1].startswith("error: run shelf ended early") and "only 1 of 2" in one.lines[-1]
+
+
+async def test_a_server_prints_its_result_for_machines(broker, tmp_path: Path, records) -> None:
+    async with server(broker, tmp_path / "study", "--json") as serving:
+        async with device(broker, "pi-a", records[0]) as one, device(broker, "pi-b", records[1]) as other:
+            assert [await p.ended() for p in (serving, one, other)] == [0, 0, 0], serving.lines
+    result = json.loads(serving.lines[-1])
+    assert (result["rounds"], result["devices"]) == (3, 2) and result["payload_bytes"]["up"] > 0
+
+
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
+async def test_a_server_that_is_told_to_stop_tells_its_devices(broker, tmp_path: Path, records, told) -> None:
+    async with server(broker, tmp_path / "study", "--rounds", "5000") as serving:
+        async with device(broker, "pi-a", records[0]) as one, device(broker, "pi-b", records[1]) as other:
+            await one.says("round 3: completed")
+            serving.process.send_signal(told)
+            assert await serving.ended() == 130, serving.lines
+            assert serving.lines[-1] == f"interrupted; what was recorded until then is in {tmp_path / 'study'}"
+            assert not any("Traceback" in line for line in serving.lines)
+            assert [await p.ended() for p in (one, other)] == [1, 1], one.lines
+            assert "ended early" in one.lines[-1] and "the server was stopped" in one.lines[-1]
+    with StudyStore.open(tmp_path / "study") as store:
+        assert store.rows("SELECT completed, reason FROM runs") == [(0, "interrupted")]
+
+
+async def test_a_device_that_is_told_to_stop_says_goodbye(broker, tmp_path: Path, records) -> None:
+    async with server(broker, tmp_path / "study", "--rounds", "5000") as serving:
+        async with device(broker, "pi-a", records[0]) as one, device(broker, "pi-b", records[1]):
+            await one.says("round 3: completed")
+            one.process.send_signal(signal.SIGTERM)
+            assert await one.ended() == 130 and one.lines[-1] == "interrupted"
+            await serving.says("pi-a left: stopped")
+
+
+async def test_a_machine_that_lost_power_is_back_in_seconds(broker, tmp_path: Path, records) -> None:
+    """Its old process is frozen, its connection half-open: the broker would miss it after a minute and a half. Should
+    it wake up, it learns that its name is another's."""
+    async with server(broker, tmp_path / "study", "--rounds", "5000") as serving:
+        async with device(broker, "pi-a", records[0]) as old, device(broker, "pi-b", records[1]):
+            await old.says("round 3: completed")
+            old.process.send_signal(signal.SIGSTOP)
+            async with device(broker, "pi-a", records[0]) as new:
+                await serving.says("pi-a was started anew")
+                await new.says(": completed")
+                old.process.send_signal(signal.SIGCONT)
+                assert await old.ended() == 2 and "another process took over the name pi-a" in old.lines[-1]
+                new.lines.clear()
+                await new.says(": completed")  # and goes on unharmed
 
 
 async def test_the_second_device_of_a_name_is_refused_and_the_first_unharmed(broker, tmp_path: Path, records) -> None:

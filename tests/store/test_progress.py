@@ -1,7 +1,9 @@
 """What a person sees while a study runs, on a terminal and in a pipe."""
 
 import io
+import os
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from rich.console import Console
@@ -40,7 +42,7 @@ def a_run(display: Display) -> None:
     display.close()
 
 
-LINE = "round {} of 10: accuracy 0.7500; 2.5 s; 2 of 2 uploads; up 1.5 kB, down 300 B"
+LINE = "round {} of 10: accuracy 0.7500; 2.5 s; 2 of 2 uploads; messages up 1.5 kB, down 300 B"
 
 
 def test_a_pipe_gets_one_plain_line_per_round() -> None:
@@ -56,8 +58,23 @@ def test_a_line_says_what_is_missing_and_is_never_broken() -> None:
     done = record(1, accepted=("a",), late=("b", "c"), rejected=("d",), missing=("e", "f", "g"))
     progress(stream, 1).round_done(done, float("nan"))
     assert stream.getvalue() == (
-        "round 1 of 1: not evaluated; 2.5 s; 1 of 7 uploads; up 1.5 kB, down 300 B; 2 late; 1 rejected; 3 missing\n"
+        "round 1 of 1: not evaluated; 2.5 s; 1 of 7 uploads; messages up 1.5 kB, down 300 B; "
+        "2 late; 1 rejected; 3 missing\n"
     )
+
+
+def test_a_reader_that_has_gone_ends_the_run_in_order() -> None:
+    """Not by SystemExit out of the middle of it, and what is said on the way out fails no more."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    stream = os.fdopen(theirs, "w", buffering=1)
+    display = progress(stream, 10)
+    with pytest.raises(BrokenPipeError):
+        display.note("a note")
+    display.note("another")
+    display.close()
+    with suppress(BrokenPipeError):  # what the failed write left in its buffer
+        stream.close()
 
 
 def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
