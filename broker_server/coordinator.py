@@ -151,9 +151,10 @@ class Coordinator:
 
     @property
     def all_gone(self) -> bool:
-        """Whether no device that joined is still connected, or cut off while the last broadcast is owed to it."""
+        """Whether no device that joined is still connected, or cut off while the last broadcast is owed to it. A run
+        that failed owes nothing."""
         owed: Iterable[str] = ()
-        if self.collection is not None:
+        if self.collection is not None and self.outcome is not None and self.outcome.completed:
             owed = self.collection.audience if self.method.broadcasts_to_all else self.collection.accepted
         return not self.members.present and not any(device in self.members.joined for device in owed)
 
@@ -164,13 +165,14 @@ class Coordinator:
         if not self.outcome.completed:  # nothing is owed to them; the end stays on the broker
             return self.outcome.ended_s + FAREWELL_S
         due = self.outcome.ended_s + farewell(self.plan, self._paces(), self.members.joined)
-        self._deserted_s = None if self.members.present else self._deserted_s or now
-        return due if self._deserted_s is None else min(due, self._deserted_s + max(FAREWELL_S, self.plan.patience_s))
+        since = now if self._deserted_s is None else self._deserted_s
+        self._deserted_s = None if self.members.present else since
+        return due if self.members.present else min(due, since + max(FAREWELL_S, self.plan.patience_s))
 
     def closing(self) -> list[Action]:
         """Leave nothing behind: clear the retained presences, and hand over what the ledgers still hold."""
-        run = self.plan.run
-        swept = [Publish(topics.presence(run, device), b"", retain=True) for device in sorted(self.members.known)]
+        kept = [topics.presence(self.plan.run, device) for device in sorted(self.members.known)]
+        swept = [Publish(topic, b"", retain=True) for topic in kept]
         return [*swept, Closed(Closing(self._round, self.ledger.drain(), dict(self.counts)))]
 
     # ---- devices come and go ------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from server.driver import (
 )
 
 from broker_server.actions import Accepted, Amend, Closed, Note, Publish
+from broker_server.methods.base import Aggregate as Aggregated
 from broker_server.records import Amendment
 from edge_client.cohort import takes_part
 from edge_client.protocol import topics
@@ -367,6 +368,22 @@ def test_a_broadcast_that_passed_by_is_sent_to_that_device_alone_and_only_while_
     assert told(run.join("a", 6.0, round=1, awaits="broadcast"), Welcome)[0].standing.state == "gone"
 
 
+def test_a_broadcast_is_cut_for_the_slowest_downlink_that_is_known() -> None:
+    """200 bit/s allow 15 s x 200 / 8 = 375 B on the wire at a time, one segment of 52 B header: chunks of 322 B. The
+    800 B of centroids and their frame take three; b's rate is unknown and asks for nothing."""
+    run = Driver(plan(rounds=1, chunk_size=65_536))
+    run.arrive("a", 1.0, down_rate=200.0)
+    run.arrive("b", 1.0)
+    wide = Aggregated({"centroids": np.zeros((100, 2), np.float32)})
+    run.upload("a", 1, 2.0)
+    run.upload("b", 1, 2.0)
+    sizes = [len(chunk.data) for chunk in told(run.aggregated(3.0, wide), Chunk)]
+    assert sizes[:2] == [322, 322] and len(sizes) == 3
+    unknown = Driver(plan(rounds=1, chunk_size=65_536))
+    unknown.start("a", "b")
+    assert len(told(unknown.play(1, 2.0, "a", "b"), Chunk)) == 1
+
+
 def test_the_last_broadcast_is_owed_to_devices_that_were_cut_off() -> None:
     run = Driver(plan(rounds=1))
     run.start("a", "b")
@@ -456,6 +473,16 @@ def test_a_device_cut_off_at_the_end_is_waited_for_no_longer_than_the_patience()
     assert not run.coordinator.all_gone and run.coordinator.farewell_due(110.0) == 125.0
     run.presence("a", 120.0)
     assert run.coordinator.farewell_due(120.0) == pytest.approx(102 + 3 * 100 + 15)
+
+
+def test_a_run_that_failed_waits_for_nobody_who_is_not_there() -> None:
+    run = Driver()
+    run.start("a", "b")
+    run.upload("a", 1, 2.0)
+    run.presence("a", 3.0, state="lost")
+    run.coordinator.fail("a died", 4.0)
+    run.presence("b", 5.0, state="left")
+    assert run.coordinator.all_gone
 
 
 def test_a_run_that_failed_tells_so_at_once_and_waits_shortly() -> None:
