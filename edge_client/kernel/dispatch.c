@@ -36,7 +36,9 @@ int64_t gca_train(struct gca_training *job, int64_t path) {
 }
 
 int64_t gca_infer(const struct gca_inference *job, int64_t path) {
-    return path == GCA_AVX512 ? gca_infer_avx512(job) : path == GCA_AVX2 ? gca_infer_avx2(job) : gca_infer_baseline(job);
+    return path == GCA_AVX512 ? gca_infer_avx512(job)
+           : path == GCA_AVX2 ? gca_infer_avx2(job)
+                              : gca_infer_baseline(job);
 }
 
 #else

@@ -34,7 +34,7 @@ struct adam {
 
 struct moving { /* one array of parameters and what moves it */
     float *value, *first, *second;
-    const float *anchor; /* or null */
+    float *anchor; /* or null */
 };
 
 INLINE void adam_step(const struct moving *p, idx at, vf g, const struct adam *a) {
@@ -48,51 +48,76 @@ INLINE void adam_step(const struct moving *p, idx at, vf g, const struct adam *a
     store(p->value + at, value - a->rate * (first / (ROOT(second) + a->epsilon)));
 }
 
-/* ---- Y = f(X W + b), and dX = dY W^T behind the gate of the layer below ---------------------------------------- */
+/* ---- Y = f(X W + b), and dX = dY W^T behind the gate of the layer below ------------------------------------------ */
 
 enum after { LINEAR, RELU };
 
-#define DEFINE_DENSE(R, C)                                                                                             \
-    NOINLINE static void dense_##R##x##C(const float *x, idx k, const float *w, idx n, const float *bias, const float *gate,    \
-                                enum after after, float *y) {                                                          \
-        vf sum[R][C];                                                                                                  \
-        LOOP for (int i = 0; i < R; i++) LOOP for (int j = 0; j < C; j++) sum[i][j] =                                  \
-            bias ? load(bias + VW * j) : (vf){0};                                                                      \
-        for (idx p = 0; p < k; p++) {                                                                                  \
-            vf row[C];                                                                                                 \
-            LOOP for (int j = 0; j < C; j++) row[j] = load(w + p * n + VW * j);                                        \
-            LOOP for (int i = 0; i < R; i++) {                                                                         \
-                const float xi = x[i * k + p];                                                                         \
-                LOOP for (int j = 0; j < C; j++) sum[i][j] += xi * row[j];                                             \
-            }                                                                                                          \
-        }                                                                                                              \
-        LOOP for (int i = 0; i < R; i++) LOOP for (int j = 0; j < C; j++) {                                            \
-            vf out = sum[i][j];                                                                                        \
-            if (after == RELU)                                                                                         \
-                out = relu(out);                                                                                       \
-            if (gate)                                                                                                  \
-                out = gated(out, load(gate + i * n + VW * j));                                                         \
-            store(y + i * n + VW * j, out);                                                                            \
-        }                                                                                                              \
+enum { MOST_ROWS = 25, MOST_VECTORS = 4 }; /* of a tile; the compiler keeps what a tile uses, in registers */
+
+/* R rows of Y by C vectors, the tile that starts at y, w's and bias' column and x's row. */
+INLINE void dense_tile(const int R, const int C, const float *x, idx k, const float *w, idx n, const float *bias,
+                       const float *gate, enum after after, float *y) {
+    vf sum[MOST_ROWS][MOST_VECTORS];
+    LOOP for (int i = 0; i < R; i++)
+        LOOP for (int j = 0; j < C; j++)
+            sum[i][j] = bias ? load(bias + VW * j) : (vf){0};
+    for (idx p = 0; p < k; p++) {
+        vf row[MOST_VECTORS];
+        LOOP for (int j = 0; j < C; j++)
+            row[j] = load(w + p * n + VW * j);
+        LOOP for (int i = 0; i < R; i++) {
+            const float xi = x[i * k + p];
+            LOOP for (int j = 0; j < C; j++)
+                sum[i][j] += xi * row[j];
+        }
     }
+    LOOP for (int i = 0; i < R; i++)
+        LOOP for (int j = 0; j < C; j++) {
+            vf out = sum[i][j];
+            if (after == RELU)
+                out = relu(out);
+            if (gate)
+                out = gated(out, load(gate + i * n + VW * j));
+            store(y + i * n + VW * j, out);
+        }
+}
 
 /* ---- dW = X^T dY, never stored: each tile of it goes straight into its Adam step --------------------------------- */
 
+/* R rows of dW by C vectors, of which the first is at `at` in W. */
+INLINE void gradient_tile(const int R, const int C, const float *x, idx k, const float *dy, idx n, idx rows,
+                          const struct moving *p, idx at, const struct adam *a) {
+    vf sum[MOST_ROWS][MOST_VECTORS];
+    LOOP for (int i = 0; i < R; i++)
+        LOOP for (int j = 0; j < C; j++)
+            sum[i][j] = (vf){0};
+    for (idx r = 0; r < rows; r++) {
+        vf row[MOST_VECTORS];
+        LOOP for (int j = 0; j < C; j++)
+            row[j] = load(dy + r * n + VW * j);
+        LOOP for (int i = 0; i < R; i++) {
+            const float xi = x[r * k + i];
+            LOOP for (int j = 0; j < C; j++)
+                sum[i][j] += xi * row[j];
+        }
+    }
+    LOOP for (int i = 0; i < R; i++)
+        LOOP for (int j = 0; j < C; j++)
+            adam_step(p, at + i * n + VW * j, sum[i][j], a);
+}
+
+/* ---- one function for each size of tile, because a function of its own gets the registers to itself -------------- */
+
+#define DEFINE_DENSE(R, C)                                                                                             \
+    NOINLINE static void dense_##R##x##C(const float *x, idx k, const float *w, idx n, const float *bias,              \
+                                         const float *gate, enum after after, float *y) {                              \
+        dense_tile(R, C, x, k, w, n, bias, gate, after, y);                                                            \
+    }
+
 #define DEFINE_GRADIENT(R, C)                                                                                          \
-    NOINLINE static void gradient_##R##x##C(const float *x, idx k, const float *dy, idx n, idx rows, const struct moving *p,    \
-                                   idx at, const struct adam *a) {                                                     \
-        vf sum[R][C];                                                                                                  \
-        LOOP for (int i = 0; i < R; i++) LOOP for (int j = 0; j < C; j++) sum[i][j] = (vf){0};                         \
-        for (idx r = 0; r < rows; r++) {                                                                               \
-            vf row[C];                                                                                                 \
-            LOOP for (int j = 0; j < C; j++) row[j] = load(dy + r * n + VW * j);                                       \
-            LOOP for (int i = 0; i < R; i++) {                                                                         \
-                const float xi = x[r * k + i];                                                                         \
-                LOOP for (int j = 0; j < C; j++) sum[i][j] += xi * row[j];                                             \
-            }                                                                                                          \
-        }                                                                                                              \
-        LOOP for (int i = 0; i < R; i++) LOOP for (int j = 0; j < C; j++) adam_step(p, at + i * n + VW * j,            \
-                                                                                    sum[i][j], a);                     \
+    NOINLINE static void gradient_##R##x##C(const float *x, idx k, const float *dy, idx n, idx rows,                   \
+                                            const struct moving *p, idx at, const struct adam *a) {                    \
+        gradient_tile(R, C, x, k, dy, n, rows, p, at, a);                                                              \
     }
 
 #ifdef TILES_WIDE
@@ -199,10 +224,11 @@ NOINLINE static void descend_bias(const float *dy, idx n, idx rows, const struct
 /* ---- W^T ------------------------------------------------------------------------------------------------------------
  * Four by four in registers, whatever VW; blocks of 16 by 16, so that a cache line is written once. */
 typedef float quad __attribute__((vector_size(16), may_alias));
+typedef int32_t quad_index __attribute__((vector_size(16)));
 #if defined(__clang__) || __GNUC__ >= 12
 #define MIX(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
 #else
-#define MIX(a, b, i, j, k, l) __builtin_shuffle(a, b, (__typeof__((int32_t __attribute__((vector_size(16)))){0})){i, j, k, l})
+#define MIX(a, b, i, j, k, l) __builtin_shuffle(a, b, (quad_index){i, j, k, l})
 #endif
 
 INLINE void transpose_quad(const float *w, idx n, float *t, idx k) {

@@ -3,9 +3,9 @@
  * A minibatch X (B, d_x) of records goes through layers l = 1 ... L, with H_0 = X:
  *
  *   (1) forward      H_l = f_l(H_{l-1} W_l + b_l),  f = max(0, .), but linear for the latent layer and the head
- *   (2) loss         reconstruction (eq. 2):  mean_b ||H_L[b] - X[b]||^2,                        D_L = 2 (H_L - X) / B
+ *   (2) loss         reconstruction (eq. 2):  mean_b ||H_L[b] - X[b]||^2;                D_L = 2 (H_L - X) / B
  *                    alignment (eq. 5), L the latent layer: mean_b w_a ||H_L[b] - mu_a||^2,
- *                    a = argmin_k ||H_L[b] - mu_k||^2, the lowest k of equals,            D_L[b] = 2 w_a (H_L[b] - mu_a) / B
+ *                    a = argmin_k ||H_L[b] - mu_k||^2, the lowest k of equals;    D_L[b] = 2 w_a (H_L[b] - mu_a) / B
  *   (3) backward     D_{l-1} = D_l W_l^T where H_{l-1} > 0, else 0 (everywhere if f_{l-1} is linear)
  *   (4) gradient     G_l = H_{l-1}^T D_l,  g_l = sum_b D_l[b];  with a proximal term  + 2 mu (theta - anchor)
  *   (5) Adam         m = beta1 m + (1 - beta1) G,  v = beta2 v + (1 - beta2) G^2,
@@ -33,7 +33,7 @@ struct layer {
 
 static idx padded(idx width) { return (width + VW - 1) / VW * VW; }
 
-/* ---- the work area: measured with no memory behind it, then laid out in it ----------------------------------------- */
+/* ---- the work area: measured with no memory behind it, then laid out in it --------------------------------------- */
 
 struct area {
     float *base; /* null while measuring */
@@ -85,24 +85,27 @@ static void lay_out(struct layer *layers, const struct gca_model *model, idx cou
     }
 }
 
-/* Between the flat layout and the padded one. */
-static const float *pack(const float *flat, const struct layer *one, float *weights, float *bias) {
-    for (idx i = 0; i < one->in; i++, flat += one->out)
-        memcpy(weights + i * one->n, flat, sizeof(float) * (size_t)one->out);
-    memcpy(bias, flat, sizeof(float) * (size_t)one->out);
-    return flat + one->out;
+/* A layer's share of the flat layout. */
+static idx flat_size(const struct layer *one) { return (one->in + 1) * one->out; }
+
+/* Between the flat layout and the padded one; `flat` points to the layer's share. */
+static void pack(const float *flat, const struct layer *one, float *weights, float *bias) {
+    const size_t row = sizeof(float) * (size_t)one->out;
+    for (idx i = 0; i < one->in; i++)
+        memcpy(weights + i * one->n, flat + i * one->out, row);
+    memcpy(bias, flat + one->in * one->out, row);
 }
 
-static float *unpack(float *flat, const struct layer *one, const float *weights, const float *bias) {
-    for (idx i = 0; i < one->in; i++, flat += one->out)
-        memcpy(flat, weights + i * one->n, sizeof(float) * (size_t)one->out);
-    memcpy(flat, bias, sizeof(float) * (size_t)one->out);
-    return flat + one->out;
+static void unpack(float *flat, const struct layer *one, const float *weights, const float *bias) {
+    const size_t row = sizeof(float) * (size_t)one->out;
+    for (idx i = 0; i < one->in; i++)
+        memcpy(flat + i * one->out, weights + i * one->n, row);
+    memcpy(flat + one->in * one->out, bias, row);
 }
 
 static idx in_fives(idx rows) { return (rows + DENSE_ROWS - 1) / DENSE_ROWS * DENSE_ROWS; }
 
-/* ---- (1) ----------------------------------------------------------------------------------------------------------- */
+/* ---- (1) --------------------------------------------------------------------------------------------------------- */
 
 static void forward(const struct layer *layers, idx count, const float *input, idx rows) {
     for (idx l = 0; l < count; l++) {
@@ -120,7 +123,7 @@ static double total(vf x) {
     return sum;
 }
 
-/* ---- (2) ----------------------------------------------------------------------------------------------------------- */
+/* ---- (2) --------------------------------------------------------------------------------------------------------- */
 
 /* Sum over the rows of ||H - X||^2; D is written. */
 static double reconstruction_loss(const float *output, const float *input, idx n, idx rows, float *delta) {
@@ -202,7 +205,7 @@ static struct centroids take_centroids(const struct gca_training *job, idx width
     return (struct centroids){count, lanes, rows, lines, job->weights};
 }
 
-/* ---- (3), (4), (5) ------------------------------------------------------------------------------------------------- */
+/* ---- (3), (4), (5) ----------------------------------------------------------------------------------------------- */
 
 static struct adam corrected(double alpha, int64_t t, double mu) {
     const double c1 = 1.0 - pow(BETA1, (double)t), root2 = sqrt(1.0 - pow(BETA2, (double)t));
@@ -228,30 +231,33 @@ static void backward(struct layer *layers, idx count, idx latent_layer, const fl
     }
 }
 
-/* ---- a device's local phase ---------------------------------------------------------------------------------------- */
+/* ---- a device's local phase -------------------------------------------------------------------------------------- */
 
 static void gather(const struct gca_training *job, const int64_t *chosen, idx rows, idx width, idx n, float *input) {
     for (idx r = 0; r < rows; r++)
         memcpy(input + r * n, job->samples + chosen[r] * width, sizeof(float) * (size_t)width);
 }
 
-static void carry(const struct gca_training *job, struct layer *layers, idx count, int back) {
-    float *theta = job->parameters, *m = job->first_moment, *v = job->second_moment;
-    const float *anchor = job->anchor;
-    for (struct layer *one = layers; one < layers + count; one++) {
-        const struct moving *w = &one->weights, *b = &one->bias;
-        if (back) {
-            theta = unpack(theta, one, w->value, b->value);
-            m = unpack(m, one, w->first, b->first);
-            v = unpack(v, one, w->second, b->second);
-            continue;
-        }
-        theta += pack(theta, one, w->value, b->value) - theta;
-        m += pack(m, one, w->first, b->first) - m;
-        v += pack(v, one, w->second, b->second) - v;
-        if (anchor)
-            anchor = pack(anchor, one, (float *)w->anchor, (float *)b->anchor);
+static void bring_in(const struct gca_training *job, struct layer *layers, idx count) {
+    idx at = 0;
+    for (struct layer *one = layers; one < layers + count; at += flat_size(one++)) {
+        struct moving *w = &one->weights, *b = &one->bias;
+        pack(job->parameters + at, one, w->value, b->value);
+        pack(job->first_moment + at, one, w->first, b->first);
+        pack(job->second_moment + at, one, w->second, b->second);
+        if (job->anchor)
+            pack(job->anchor + at, one, w->anchor, b->anchor);
         transpose(w->value, one->k, one->n, one->transposed);
+    }
+}
+
+static void bring_back(const struct gca_training *job, const struct layer *layers, idx count) {
+    idx at = 0;
+    for (const struct layer *one = layers; one < layers + count; at += flat_size(one++)) {
+        const struct moving *w = &one->weights, *b = &one->bias;
+        unpack(job->parameters + at, one, w->value, b->value);
+        unpack(job->first_moment + at, one, w->first, b->first);
+        unpack(job->second_moment + at, one, w->second, b->second);
     }
 }
 
@@ -278,7 +284,7 @@ int64_t NAME(train)(struct gca_training *job) {
             return -1;
         }
     }
-    carry(job, layers, count, 0);
+    bring_in(job, layers, count);
 
     const struct layer *last = layers + count - 1;
     int64_t encoder_steps = job->encoder_steps, decoder_steps = job->decoder_steps;
@@ -299,13 +305,13 @@ int64_t NAME(train)(struct gca_training *job) {
         }
         job->losses[epoch] = loss;
     }
-    carry(job, layers, count, 1);
+    bring_back(job, layers, count);
     free(area.base);
     free(layers);
     return 0;
 }
 
-/* ---- codes and scores ---------------------------------------------------------------------------------------------- */
+/* ---- codes and scores -------------------------------------------------------------------------------------------- */
 
 #define BLOCK 100 /* records inside the network at a time: their activations stay in cache */
 
@@ -327,9 +333,9 @@ int64_t NAME(infer)(const struct gca_inference *job) {
             return -1;
         }
     }
-    const float *flat = job->parameters;
-    for (struct layer *one = layers; one < layers + count; one++)
-        flat = pack(flat, one, one->weights.value, one->bias.value);
+    idx at = 0;
+    for (struct layer *one = layers; one < layers + count; at += flat_size(one++))
+        pack(job->parameters + at, one, one->weights.value, one->bias.value);
 
     const struct layer *last = layers + count - 1, *latent = layers + model->latent_layer;
     for (idx start = 0; start < job->records; start += BLOCK) {
