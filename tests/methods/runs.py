@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from device.in_memory import HYPER as GCA_HYPER
-from device.in_memory import PLAN, SPEC, WIDTH, Federation, records_of
+from device.in_memory import PLAN, SPEC, SPEED, WIDTH, Federation, records_of
 from msgspec.structs import replace as with_fields
 
 from broker_server.methods.base import Aggregate, ServerMethod, Upload
@@ -77,7 +77,8 @@ class Run(Federation):
                  privacy: Mapping[str, float] | None = None, **plan: Any) -> None:  # fmt: skip
         self.shards = dict.fromkeys(shards, 40) if isinstance(shards, str) else dict(shards)
         count = len(self.shards)
-        usual = {"method": name, "hyper": hyper, "devices": count, "minimum_devices": count}
+        # 10 s for whoever waits: on a busy machine, slowness must not look like absence.
+        usual = {"method": name, "hyper": hyper, "devices": count, "minimum_devices": count, "patience_s": 10 * SPEED}
         self.spy = Spy(server_half(name, hyper, **(privacy or {})))
         super().__init__(replace(PLAN, **usual | plan), self.spy)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from device.in_memory import PLAN
+from device.in_memory import PLAN, SPEED
 from methods.runs import HYPER, METHODS, SHARING, TRAINER, P, Run, bits, context, server_half, settled
 from msgspec.structs import replace as with_fields
 
@@ -219,7 +219,7 @@ async def test_a_device_without_the_rounds_model_sits_the_round_out(monkeypatch:
             return super().after_broadcast(state, context, broadcast)
 
     monkeypatch.setattr("edge_client.device.method", lambda name: Unable())
-    run = Run("fedavg", "ab", hyper=RESET, rounds=3, deadline_s=0.5)
+    run = Run("fedavg", "ab", hyper=RESET, rounds=3, deadline_s=0.8 * SPEED)
     await run.states()
     assert [sorted(run.spy.uploads[round]) for round in (1, 2, 3)] == [["a", "b"], ["a"], ["a"]]
     told = [t for t in run.reports if t.device == "b" and t.outcome != "idle"]
