@@ -1,8 +1,6 @@
 """Arrays on disk as safetensors, written so that a reader sees the old file or the new one, never half of either."""
 
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +8,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from edge_client.atomic import write_atomically
 from edge_client.errors import EnvironmentFault
 
 Array = NDArray[np.generic]
@@ -18,17 +17,7 @@ Array = NDArray[np.generic]
 def save_checkpoint(path: Path, arrays: Mapping[str, Array], about: Mapping[str, str]) -> None:
     """Write arrays and what they are about; raises `EnvironmentFault` when the disk refuses."""
     content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, dict(about))
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            beside.unlink()  # half of it would fill the disk further
-        raise EnvironmentFault(f"{path}: {error.strerror}; the checkpoint could not be written") from None
+    write_atomically(path, content, "checkpoint")
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Array], dict[str, str]]:

@@ -1,0 +1,25 @@
+"""Files that are replaced as a whole: after a crash or a power loss there is the old one or the new one, never half."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from edge_client.errors import EnvironmentFault
+
+
+def write_atomically(path: Path, content: bytes | memoryview, what: str) -> None:
+    """Write a file beside its place, force it to the disk and move it there.
+
+    Raises `EnvironmentFault`, which calls the file `what`, when the disk refuses; the old file is still there then.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink()  # half of it would fill the disk further
+        raise EnvironmentFault(f"{path}: {error.strerror}; the {what} could not be written") from None
