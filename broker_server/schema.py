@@ -14,14 +14,15 @@ wire          what crossed a device's emulated link: `stream_bytes` is what a ca
               `wire_bytes` adds the modelled TCP/IP headers of its `segments`, `ack_bytes` are the pure
               acknowledgements that travelled in this direction
 evaluations   one device's model on its test set, after an epoch (from 1) of a phase
-stages        seconds that a device spent in each stage of a round
+stages        seconds that a device spent in each stage of a round, and when that began and ended, NULL where it is not
+              known; evaluations made meanwhile are in the span and not in the seconds
 attacks       what a curious server could extract from one device, by attack, by what the attacker `knows` beyond the
               paper's, and by the `round` whose upload was attacked (R + 1: of one more round, which never was); higher
               `ntmse` and lower `excess_cosine` mean less leakage, `details` is JSON; of equal settings the newest
 events        what was late, duplicate, stale, foreign, malformed or told, `count` times; `device` NULL: the server says
 """
 
-VERSION = 1
+VERSION = 2
 
 ATTACKS = """
 CREATE TABLE IF NOT EXISTS attacks (
@@ -60,7 +61,8 @@ CREATE TABLE evaluations (
     loss REAL, threshold REAL, accuracy REAL, auroc REAL, average_precision REAL
 );
 CREATE TABLE stages (
-    run INTEGER NOT NULL, round INTEGER NOT NULL, device TEXT NOT NULL, stage TEXT NOT NULL, seconds REAL NOT NULL
+    run INTEGER NOT NULL, round INTEGER NOT NULL, device TEXT NOT NULL, stage TEXT NOT NULL, seconds REAL NOT NULL,
+    began_s REAL, ended_s REAL
 );
 CREATE TABLE events (
     run INTEGER NOT NULL, round INTEGER NOT NULL, device TEXT, kind TEXT NOT NULL, count INTEGER NOT NULL, detail TEXT

@@ -51,7 +51,7 @@ class Sink(Protocol):
 
     def amend(self, amendment: Amendment) -> None: ...
 
-    def observe(self, telemetry: Telemetry) -> None: ...
+    def observe(self, telemetry: Telemetry, now: float) -> None: ...
 
     def note(self, text: str) -> None: ...
 
@@ -263,7 +263,7 @@ class Server:
             case Record(record):
                 self._sink.record(record)
             case Observe(telemetry):
-                self._sink.observe(telemetry)
+                self._sink.observe(telemetry, self.now)
             case Note(text):
                 self._sink.note(text)
             case Amend(amendment):

@@ -107,8 +107,9 @@ class StudyStore:
         with self._transaction() as write:
             self._server_side(write, run, closing.round, closing.tallies, closing.counts)
 
-    def record_telemetry(self, run: int, told: Telemetry) -> None:
-        """Write down what a device reported; a round that went amiss for it is an event "reported_" + how.
+    def record_telemetry(self, run: int, told: Telemetry, now: float | None = None) -> None:
+        """Write down what a device reported, at `now` on the run's clock (None: not known). A round that went amiss for
+        it is an event "reported_" + how.
 
         The same round may be amiss for the server too, which counts it under a kind of its own.
         """
@@ -121,8 +122,7 @@ class StudyStore:
                 [(*key, e.phase, e.epoch, e.loss, e.threshold, e.accuracy, e.auroc, e.average_precision)
                  for e in told.evaluations],
             )  # fmt: skip
-            write.executemany("INSERT INTO stages VALUES (?, ?, ?, ?, ?)",
-                              [(*key, stage, seconds) for stage, seconds in sorted(told.spent_s.items())])  # fmt: skip
+            write.executemany("INSERT INTO stages VALUES (?, ?, ?, ?, ?, ?, ?)", _stages(key, told, now))
             if told.outcome not in ("completed", "idle"):
                 write.execute(
                     "INSERT INTO events VALUES (?, ?, ?, ?, 1, ?)", (*key, f"reported_{told.outcome}", told.detail)
@@ -181,6 +181,15 @@ class StudyStore:
         """Return the rows of a query; `results.py` has the questions worth asking."""
         with _faults(self.path):
             return self._connection.execute(query, values).fetchall()
+
+
+def _stages(key: tuple[int, int, str], told: Telemetry, now: float | None) -> list[tuple[Any, ...]]:
+    rows = []
+    for stage, seconds in sorted(told.spent_s.items()):
+        span = told.spans_s.get(stage)
+        times = (None, None) if span is None or now is None else (now - span[0], now - span[1])
+        rows.append((*key, stage, seconds, *times))
+    return rows
 
 
 def _transfers(run: int, side: str, round: int, device: str, tallies: tuple[Tally, ...]) -> list[tuple[Any, ...]]:

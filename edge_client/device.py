@@ -125,12 +125,14 @@ async def _catch_up(work: "_Work", state: ModelState, notes: "_Round") -> ModelS
 
 @dataclass
 class _Round:
-    """Notes about the round in hand, for its telemetry."""
+    """Notes about the round in hand, for its telemetry. `spans_s` says by this device's clock when each stage began and
+    ended."""
 
     round: int
     outcome: Literal["completed", "late", "rejected", "missed", "idle"] = "completed"
     detail: str = ""
     spent_s: dict[str, float] = field(default_factory=dict)
+    spans_s: dict[str, tuple[float, float]] = field(default_factory=dict)
     evaluations: list[Evaluation] = field(default_factory=list)
 
 
@@ -178,8 +180,9 @@ class _Work:
         speed, begun = self.device.flops_per_s, clock.now()
         board = 0.0 if speed is None else self._flops(phase) / speed
         result = await self.do(phase, no_sooner(clock, board, self.device.offload(step, *args, **kwargs)))
-        spent = clock.now() - begun - (notes.spent_s.get("evaluate", 0.0) - aside)
-        notes.spent_s[phase] = max(board, spent)
+        ended = clock.now()
+        notes.spent_s[phase] = max(board, ended - begun - (notes.spent_s.get("evaluate", 0.0) - aside))
+        notes.spans_s[phase] = begun, ended
         return result
 
     def _flops(self, phase: str) -> float:
@@ -193,13 +196,16 @@ class _Work:
         """Note the seconds of a stage."""
         begun = self.device.clock.now()
         yield
-        notes.spent_s[stage] = self.device.clock.now() - begun
+        ended = self.device.clock.now()
+        notes.spent_s[stage], notes.spans_s[stage] = ended - begun, (begun, ended)
 
     def telemetry(self, notes: _Round, state: ModelState) -> Telemetry:
-        session = self.device.session
+        session, now = self.device.session, self.device.clock.now()
+        spans = {stage: (now - begun, now - ended) for stage, (begun, ended) in notes.spans_s.items()}
         return Telemetry(
             run=self.welcome.run, round=notes.round, device=session.who.device, seq=session.next_seq(),
-            outcome=notes.outcome, detail=notes.detail[:300], spent_s=notes.spent_s, tallies=session.tally.drain(),
+            outcome=notes.outcome, detail=notes.detail[:300], spent_s=notes.spent_s, spans_s=spans,
+            tallies=session.tally.drain(),
             evaluations=tuple(notes.evaluations), ignored=dict(session.mail.ignored),
             state_sha256=sha256(state.parameters.tobytes()).hexdigest(),
         )  # fmt: skip

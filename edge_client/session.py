@@ -159,7 +159,8 @@ class Session:
         yield replace(telemetry, evaluations=judged[:EVALUATIONS])
         for begin in range(EVALUATIONS, len(judged), EVALUATIONS):
             part = judged[begin : begin + EVALUATIONS]
-            yield replace(telemetry, seq=self.next_seq(), evaluations=part, spent_s={}, tallies=(), ignored={})
+            yield replace(telemetry, seq=self.next_seq(), evaluations=part, spent_s={}, spans_s={}, tallies=(),
+                          ignored={})  # fmt: skip
 
     def next_seq(self) -> int:
         """Number the next message."""

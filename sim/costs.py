@@ -2,8 +2,9 @@
 
 An evaluation in a round's reconstruction comes before that round's exchange, one in its alignment, or of the model
 the server sent, after it. Bytes are cumulative over all devices and both directions. Seconds are on the run's clock,
-until the slowest device of the round had got so far; within a phase they grow in proportion to its epochs. Joules
-are those of all devices that took part (`sim/energy.py`).
+until the slowest device had got so far, by its own account of when it began and ended (on a slow link that is long
+after the server has opened the next round); within a phase they grow in proportion to its epochs. Joules are those of
+all devices that took part (`sim/energy.py`).
 """
 
 from collections import defaultdict
@@ -44,20 +45,19 @@ def instants(store: StudyStore, run: int, powers: Mapping[str, Power] | None = N
     wire = _by_round(store, run, "wire", "wire_bytes + ack_bytes")
     opened: dict[int, float] = dict(store.rows("SELECT round, opened_s FROM rounds WHERE run = ?", run))
     stages = _stages(store, run)
-    trained, reached, ended = _seconds(stages)
+    progress = _Progress(store, run)
     energies = _Energies(store, run, stages, powers) if powers else None
     last = _last_epochs(points)
     found = []
     for point in points:
         round, share = point.round, point.epoch / last[point.round, point.phase]
-        if point.phase in BEFORE_EXCHANGE:
-            upto, spent = round - 1, trained[round] * share
-        else:
-            upto, spent = round, reached[round] + (ended[round] - reached[round]) * share
+        exchanged = point.phase not in BEFORE_EXCHANGE
+        upto = round if exchanged else round - 1
         found.append(
             Instant(
-                point, _until(payload, upto), _until(message, upto), _until(wire, upto), opened.get(round, 0.0) + spent,
-                energies.until(round, upto == round, share) if energies else None,
+                point, _until(payload, upto), _until(message, upto), _until(wire, upto),
+                progress.seconds(round, exchanged, share, opened.get(round, 0.0)),
+                energies.until(round, exchanged, share) if energies else None,
             )
         )  # fmt: skip
     return found
@@ -94,18 +94,20 @@ def _stages(store: StudyStore, run: int) -> Stages:
     return spent
 
 
-def _seconds(stages: Stages) -> tuple[dict[int, float], dict[int, float], dict[int, float]]:
-    """Return, per round, the seconds from its opening until the slowest device had trained, until it had the
-    broadcast, and until it had taken it in."""
-    trained: dict[int, float] = defaultdict(float)
-    reached: dict[int, float] = defaultdict(float)
-    ended: dict[int, float] = defaultdict(float)
-    for (round, _), seconds in stages.items():
-        arrived = sum(seconds.get(stage, 0.0) for stage in BEFORE_BROADCAST)
-        trained[round] = max(trained[round], seconds.get("reconstruction", 0.0))
-        reached[round] = max(reached[round], arrived)
-        ended[round] = max(ended[round], arrived + sum(_afterwards(seconds).values()))
-    return trained, reached, ended
+class _Progress:
+    """When devices trained, before and after the exchange of each round, on the run's clock."""
+
+    def __init__(self, store: StudyStore, run: int) -> None:
+        self._begun: dict[tuple[int, bool], list[tuple[float, float]]] = defaultdict(list)
+        query = "SELECT round, stage, began_s, seconds FROM stages WHERE run = ? AND began_s IS NOT NULL"
+        for round, stage, began, seconds in store.rows(query, run):
+            if stage not in (*WAITING, ASIDE):
+                self._begun[round, stage not in BEFORE_BROADCAST].append((began, seconds))
+
+    def seconds(self, round: int, exchanged: bool, share: float, opened: float) -> float:
+        """Return when the slowest device had done `share` of its work before or after the exchange. Where no device
+        says when it did, that is not known, and the round's opening has to stand for it."""
+        return max((began + share * seconds for began, seconds in self._begun[round, exchanged]), default=opened)
 
 
 def _afterwards(seconds: Mapping[str, float]) -> dict[str, float]:

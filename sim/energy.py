@@ -5,7 +5,7 @@ goes on burning after each burst, so energy per byte alone is wrong on cellular 
     receive  = P_rx * t_rx        likewise down
     tail     = P_tail * T_tail    once for each burst
     compute  = P_active * (all local work)
-    waiting  = P_idle * (upload + wait) of the board
+    waiting  = P_idle * (catching up + upload + wait) of the board
 
 What nobody has measured is unknown, and is never taken for zero: a sum over the known parts is a lower bound, and
 says which parts it lacks.
@@ -20,7 +20,7 @@ from sim.hardware import Hardware, Radio, hardware, radio
 from sim.links.profiles import LinkProfile, link
 
 PARTS = ("transmit", "receive", "tail", "compute", "waiting")
-WAITING = ("upload", "wait")
+WAITING = ("catch_up", "upload", "wait")
 ASIDE = "evaluate"
 """A stage of emulated devices that no device in the field has."""
 BURSTS_PER_ROUND = 2

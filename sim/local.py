@@ -52,8 +52,8 @@ async def run(federation: Federation, journal: Journal) -> Finished:
             told = await asyncio.gather(*(loop.run_in_executor(pool, one.round, round) for one in trainees))
             board = max(one.board_seconds for one in trainees)
             opened, clock = clock, clock + (board or time.monotonic() - began)
-            for telemetry in told:
-                journal.observe(telemetry)
+            for telemetry, ended in told:
+                journal.observe(telemetry, opened + (telemetry.spent_s["reconstruction"] if board else ended - began))
             journal.record(RoundRecord(round, opened, clock, clock, None, (), (), (), (), {}, {}))
     return Finished(Outcome(True, plan.rounds, clock), state_sha256([one.save() for one in trainees]))
 
@@ -95,20 +95,23 @@ class _Trainee:
         epochs = METHOD.epochs(self._federation.plan.hyper).recon
         return epochs * self._trainer.flops * len(self._records.samples) / self._speed
 
-    def round(self, round: int) -> Telemetry:
-        """Train for one round and return what there is to tell of it."""
+    def round(self, round: int) -> tuple[Telemetry, float]:
+        """Train for one round and return what there is to tell of it, and when it was over by this machine's clock."""
         notes, began = _Notes(), time.monotonic()
         try:
             self._state = METHOD.round(self._state, self._context(round, notes))
         except Exception as error:
             raise GcaError(f"{self.name} failed in round {round}: {type(error).__name__}: {error}") from error
-        trained = self.board_seconds or time.monotonic() - began - notes.evaluating_s
-        return Telemetry(
+        ended = time.monotonic()
+        trained = self.board_seconds or ended - began - notes.evaluating_s
+        told = Telemetry(
             run=self._federation.plan.name, round=round, device=self.name, seq=round, outcome="completed",
-            spent_s={"reconstruction": trained, "evaluate": notes.evaluating_s}, tallies=(),
+            spent_s={"reconstruction": trained, "evaluate": notes.evaluating_s},
+            spans_s={"reconstruction": (self.board_seconds or ended - began, 0.0)}, tallies=(),
             evaluations=tuple(notes.evaluations), ignored={},
             state_sha256=sha256(self._state.parameters.tobytes()).hexdigest(),
         )  # fmt: skip
+        return told, ended
 
     def save(self) -> Path:
         """Write the final model and return where it lies."""

@@ -34,6 +34,7 @@ Instance = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}\Z")]
 Count = Annotated[int, Meta(ge=0, le=2**32)]
 Text = Annotated[str, Meta(max_length=300)]
 Rate = Annotated[float, Meta(ge=0.0, le=1e15)]
+Ago = Annotated[float, Meta(ge=0.0, le=1e9)]
 Digest = Annotated[bytes, Meta(min_length=8, max_length=8)]
 
 
@@ -195,13 +196,14 @@ class Telemetry(Header, frozen=True, kw_only=True):
     """`met/<device>`: what a device reports of a finished round. Never part of the algorithm.
 
     Many evaluations travel in parts, the first of which holds all the rest. `outcome` says how the round ended for the
-    device. `spent_s` holds seconds by stage (train, upload, wait,
-    align). `state_sha256` is over the model's parameters after the round.
+    device. `spent_s` holds seconds by stage (reconstruction, upload, wait, alignment), `spans_s` how long before this
+    report each began and ended: they need no common clock. `state_sha256` is over the model's parameters after the round.
     """
 
     outcome: Literal["completed", "late", "rejected", "missed", "idle"]
     detail: Text = ""
     spent_s: dict[Name, float]
+    spans_s: dict[Name, tuple[Ago, Ago]] = {}
     tallies: tuple[Tally, ...]
     evaluations: Annotated[tuple[Evaluation, ...], Meta(max_length=MAX_EVALUATIONS)]
     ignored: dict[Name, Count]

@@ -99,6 +99,7 @@ class _Emulation:
         self._buried: set[asyncio.Task[None]] = set()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._network_up: asyncio.Future[NetworkUp] = asyncio.get_running_loop().create_future()
+        self._server: Server
         self._readings: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def run(self) -> Finished:
@@ -111,9 +112,9 @@ class _Emulation:
 
         with ThreadPoolExecutor(1) as pool:
             connect = connector(self.federation.broker or endpoint(up.broker))
-            self.journal.at_boundary = partial(self._read_links, network)
+            self.journal.read_links = partial(self._read_links, network)
             method = server_method(self.federation.study)
-            server = Server(self.federation.plan, method, connect, clock, self.journal, into(pool))
+            server = self._server = Server(self.federation.plan, method, connect, clock, self.journal, into(pool))
             serving = asyncio.ensure_future(server.serve())
             try:
                 await self._unless_failed(_either(server.listening.wait(), serving))
@@ -188,7 +189,7 @@ class _Emulation:
         try:
             match told:
                 case DeviceTold(telemetry):
-                    self.journal.observe(telemetry)
+                    self.journal.observe(telemetry, self._server.now)
                 case DeviceLog(text):
                     self.journal.note(f"{child.name}: {text}")
                 case DeviceFailed(reason, trace):
@@ -221,17 +222,17 @@ class _Emulation:
 
     # ---- the wire ledger ----------------------------------------------------------------------------------------
 
-    def _read_links(self, network: Child[FromNetwork], round: int) -> asyncio.Future[None]:
-        """Ask for the link counters and book them to this round; done when they are booked."""
+    def _read_links(self, network: Child[FromNetwork], round: int, device: str | None) -> asyncio.Future[None]:
+        """Ask for the counters of a device's link, or of all, and book them to this round; done once they are."""
         booked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._readings.append((round, booked))
-        network.pipe.send(CountersPlease())
+        network.pipe.send(CountersPlease(device))
         return booked
 
     async def _last_reading(self, network: Child[FromNetwork]) -> None:
         """Book what crossed since the last round, the goodbyes, to that round."""
         if network.process.is_alive():
-            await asyncio.wait([self._read_links(network, self.federation.plan.rounds)], timeout=FAREWELL_S)
+            await asyncio.wait([self._read_links(network, self.federation.plan.rounds, None)], timeout=FAREWELL_S)
 
     # ---- how it ends --------------------------------------------------------------------------------------------
 

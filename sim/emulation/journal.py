@@ -1,7 +1,8 @@
 """Writes a run down while it happens: server records, device telemetry and link counters, into store and display.
 
-The wire ledger belongs to the links. Their counters are read when a round is recorded; what crossed since the
-reading before belongs to that round (0: everything before round 1 opened), so the rounds add up to the whole.
+The wire ledger belongs to the links. A link's counters are read when its device reports a round, as its own ledgers
+end there too: what crossed since the reading before belongs to that round, its broadcast included. All are read when
+round 1 opens (what was before belongs to round 0) and at the very end, so the rounds add up to the whole.
 """
 
 from collections import defaultdict
@@ -43,15 +44,15 @@ class Journal:
         self._records: dict[int, RoundRecord] = {}
         self._accuracy: dict[int, dict[str, float]] = defaultdict(dict)
         self._links: dict[str, LinkCounters] = {}
-        self.at_boundary: Callable[[int], object] = lambda round: None
-        """Called with a round when it is over, and with 0 when the first one opens."""
+        self.read_links: Callable[[int, str | None], object] = lambda round, device: None
+        """Called when what has crossed a device's link (None: each) is to be booked to a round."""
 
     # ---- the server's sink --------------------------------------------------------------------------------------
 
     def opened(self, round: int, devices: int) -> None:
         self._display.round_opened(round, devices)
         if round == 1:
-            self.at_boundary(0)
+            self.read_links(0, None)
 
     def uploaded(self, device: str, round: int) -> None:
         self._display.uploaded(device)
@@ -59,7 +60,6 @@ class Journal:
     def record(self, record: RoundRecord) -> None:
         self._store.record_round(self._run, record)
         self._records[record.round] = record
-        self.at_boundary(record.round)
         self._show(record.round)
 
     def amend(self, amendment: Amendment) -> None:
@@ -69,9 +69,11 @@ class Journal:
             late = tuple(sorted({*record.late, amendment.device}))
             self._records[amendment.round] = replace(record, missing=missing, late=late)
 
-    def observe(self, telemetry: Telemetry) -> None:
-        """Take a device's report of a round. The last report of a run repeats its last round, for the bytes since."""
-        self._store.record_telemetry(self._run, telemetry)
+    def observe(self, telemetry: Telemetry, now: float) -> None:
+        """Take a device's report of a round, made at `now`. The last report of a run repeats its last round, for the
+        bytes since."""
+        self._store.record_telemetry(self._run, telemetry, now)
+        self.read_links(telemetry.round, telemetry.device)
         self._display.heard(telemetry)
         if telemetry.evaluations:
             self._accuracy[telemetry.round][telemetry.device] = telemetry.evaluations[-1].accuracy
@@ -92,7 +94,7 @@ class Journal:
     # ---- the links ----------------------------------------------------------------------------------------------
 
     def wire(self, round: int, links: dict[str, LinkCounters]) -> None:
-        """Book what has crossed each link since the last call to this round."""
+        """Book to this round what has crossed each of these links since it was last booked."""
         for device, now in sorted(links.items()):
             before = self._links.get(device)
             for direction in ("up", "down"):
@@ -103,7 +105,7 @@ class Journal:
                     new.stream_bytes - old.stream_bytes, new.wire_bytes - old.wire_bytes,
                     new.segments - old.segments, new.ack_bytes - old.ack_bytes,
                 )  # fmt: skip
-        self._links = links
+            self._links[device] = now
 
     def close(self) -> None:
         """Show the rounds whose telemetry never became complete."""

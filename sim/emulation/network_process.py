@@ -57,8 +57,9 @@ async def _run(spec: NetworkSpec, pipe: Pipe[ToNetwork]) -> None:
 
     def obey(message: ToNetwork) -> None:
         match message:
-            case CountersPlease():
-                pipe.send(Counters({device: proxy.counters() for device, proxy in proxies.items()}))
+            case CountersPlease(device):
+                asked = proxies if device is None else (device,)
+                pipe.send(Counters({name: proxies[name].counters() for name in asked}))
 
     pipe.listen(obey, closed.set)
     pipe.send(NetworkUp(f"mqtt://{host}:{port}", ports))

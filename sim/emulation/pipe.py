@@ -52,7 +52,7 @@ class NetworkFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Counters(msgspec.Struct, frozen=True, tag=True):
-    """What has crossed every device's link so far."""
+    """What has crossed devices' links so far."""
 
     links: dict[str, LinkCounters]
 
@@ -61,7 +61,9 @@ FromNetwork = NetworkUp | NetworkFailed | Counters
 
 
 class CountersPlease(msgspec.Struct, frozen=True, tag=True):
-    """Asks the network for `Counters`."""
+    """Asks the network for `Counters`, of one device's link or of all."""
+
+    device: str | None = None
 
 
 ToNetwork = CountersPlease

@@ -102,7 +102,7 @@ class _Fleet:
 
     async def _run(self, clock: Clock, training: Offload, aggregating: Offload) -> Finished:
         federation, journal = self._federation, self._journal
-        journal.at_boundary = self._read_links
+        journal.read_links = self._read_links
         server = Server(federation.plan, server_method(federation.study), self._network.beside, clock, journal,
                         aggregating)  # fmt: skip
         serving = asyncio.create_task(server.serve(), name="server")
@@ -112,7 +112,7 @@ class _Fleet:
                                return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
             listening.cancel()
             for number in federation.order or range(len(federation.shards)):
-                devices.append(self._start(federation.shards[number], clock, training))
+                devices.append(self._start(federation.shards[number], clock, training, server))
             outcome: Outcome = await self._unless_failed(serving)
             await self._done(devices)
         except (GcaError, asyncio.CancelledError) as error:
@@ -123,18 +123,18 @@ class _Fleet:
             for task in (serving, *devices):
                 task.cancel()
             await asyncio.gather(serving, *devices, return_exceptions=True)
-            self._read_links(federation.plan.rounds)
+            self._read_links(federation.plan.rounds, None)
         return Finished(outcome, self._state_sha256())
 
     # ---- devices ------------------------------------------------------------------------------------------------
 
-    def _start(self, shard: Shard, clock: Clock, training: Offload) -> "asyncio.Task[None]":
-        task = asyncio.create_task(self._live(shard, clock, training), name=shard.device)
+    def _start(self, shard: Shard, clock: Clock, training: Offload, server: Server) -> "asyncio.Task[None]":
+        task = asyncio.create_task(self._live(shard, clock, training, server), name=shard.device)
         task.add_done_callback(partial(self._ended, shard.device))
         return task
 
-    async def _live(self, shard: Shard, clock: Clock, training: Offload) -> None:
-        """One device: the same program as on a board, behind its link."""
+    async def _live(self, shard: Shard, clock: Clock, training: Offload, server: Server) -> None:
+        """One device: the same program as on a board, behind its link. What it reports goes beside that."""
         federation, name = self._federation, shard.device
         profile, records = self._links[name], self._records(shard)
         chunk = chunk_size(profile)
@@ -145,7 +145,7 @@ class _Fleet:
                           lambda text: self._journal.note(f"{name}: {text}"))  # fmt: skip
 
         async def report(telemetry: Telemetry) -> None:
-            self._journal.observe(telemetry)
+            self._journal.observe(telemetry, server.now)
 
         device = Device(records, session, clock, training, report,
                         "never" if self._synthetic else federation.study.evaluation.every, self._speeds[name],
@@ -184,8 +184,8 @@ class _Fleet:
 
     # ---- what is written down -----------------------------------------------------------------------------------
 
-    def _read_links(self, round: int) -> None:
-        self._journal.wire(round, self._network.counters())
+    def _read_links(self, round: int, device: str | None) -> None:
+        self._journal.wire(round, self._network.counters(device))
 
     def _model(self, shard: Shard) -> Path:
         return self._federation.directory / "models" / f"{shard.device}.safetensors"

@@ -80,13 +80,14 @@ class Network:
 
     # ---- for the study ------------------------------------------------------------------------------------------
 
-    def counters(self) -> dict[str, LinkCounters]:
-        """Return what has crossed each device's link."""
+    def counters(self, device: str | None = None) -> dict[str, LinkCounters]:
+        """Return what has crossed a device's link, or each."""
+        asked = self._links if device is None else {device: self._links[device]}
         return {
-            device: LinkCounters(
+            name: LinkCounters(
                 link.accepted, direction_counters(link.up, link.down), direction_counters(link.down, link.up)
             )
-            for device, link in self._links.items()
+            for name, link in asked.items()
         }
 
     def cut(self, device: str) -> None:

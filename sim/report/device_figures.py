@@ -84,8 +84,8 @@ def timeline(studies: Sequence[ReportStudy], parts: Sequence[Sequence[DeviceRoun
         ],
     }  # fmt: skip
     caption = (
-        "A device tells how long its stages took; they are placed by the instant at which the round's broadcast must "
-        "have come down. Red marks, where a round closed: triangle, the upload was late; cross, it was rejected; "
+        "When each stage began and ended, as the device told; an evaluation stands behind what it judged. "
+        "Red marks, where a round closed: triangle, the upload was late; cross, it was rejected; "
         "circle, it never came."
     )
     if cut:

@@ -80,12 +80,14 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Stage:
-    """Seconds that a device spent in one stage of a round."""
+    """Seconds that a device spent in one stage of a round, and when: since the run began, None if not known."""
 
     round: int
     device: str
     stage: str
     seconds: float
+    began: float | None = None
+    ended: float | None = None
 
 
 @dataclass(frozen=True)
@@ -119,11 +121,6 @@ class ReportStudy:
     @property
     def link_name(self) -> str:
         return ", ".join(named(self.settings, "link")) or "unknown link"
-
-    def link_of(self, device: str) -> LinkProfile | None:
-        """Return the link of a device, if it is known."""
-        names = named(self.settings, "link")
-        return self.links[name_of(names, device)] if names else None
 
     def section(self, name: str) -> Mapping[str, Any]:
         """Return a table of the configuration, empty where it has none."""
@@ -246,7 +243,8 @@ def _crossings(store: StudyStore, run: int) -> tuple[Crossing, ...]:
 
 def _stages(store: StudyStore, run: RunRow) -> tuple[Stage, ...]:
     rows = store.rows(
-        "SELECT round, device, stage, sum(seconds) FROM stages WHERE run = ? AND round BETWEEN 1 AND ? "
+        "SELECT round, device, stage, sum(seconds), min(began_s), max(ended_s) FROM stages "
+        "WHERE run = ? AND round BETWEEN 1 AND ? "
         "GROUP BY round, device, stage ORDER BY round, device, stage",
         run.run, run.rounds,
     )  # fmt: skip

@@ -1,24 +1,19 @@
-"""When each device did what, put together from the server's clock and the devices' own seconds.
+"""When each device did what: it reports of every stage when it began and ended, and how long it worked in it.
 
-A device reports how long it spent in each stage of a round, not when. Its broadcast tells: it was published at a known
-instant and came down half a round trip and its own bytes later. From there the stages before it are laid out
-backwards, those after it forwards. A round without a broadcast for the device is laid out forwards from its opening.
-The error is that of the link's jitter, of queueing and of TCP's slow start.
+What is left of a stage's span went into evaluations, as far as the device says that it made any. A stage of unknown
+time is left out.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from sim.costs import BEFORE_EXCHANGE
-from sim.energy import ASIDE, WAITING
-from sim.links.profiles import downlink
-from sim.report.study import ReportStudy
+from sim.energy import ASIDE
+from sim.report.study import ReportStudy, Stage
 
-BEFORE = ("reconstruction",)
-STAGES = (*BEFORE, *WAITING, "alignment", "adoption")
+STAGES = ("catch_up", "reconstruction", "upload", "wait", "alignment", "adoption")
 """Stages in their order in a round; those that nobody knows come last, as what a method does with its broadcast."""
 ROUND = "round"
 """Stands for the whole of a round where its stages are listed."""
@@ -36,39 +31,21 @@ class Interval:
 
 @dataclass(frozen=True)
 class DeviceRound:
-    """What one device did in one round, before its upload, until the broadcast was in, and after it."""
+    """What one device did in one round, in the order in which it did it."""
 
     round: int
     device: str
-    before: tuple[Interval, ...]
-    exchange: tuple[Interval, ...]
-    after: tuple[Interval, ...]
-
-    @property
-    def stages(self) -> tuple[Interval, ...]:
-        return (*self.before, *self.exchange, *self.after)
+    stages: tuple[Interval, ...]
 
 
 def device_rounds(study: ReportStudy) -> list[DeviceRound]:
     """Return each device's part in each round that was finished, by device and round."""
-    spent: dict[str, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    found: dict[tuple[str, int], list[Stage]] = defaultdict(list)
     for stage in study.stages:
-        spent[stage.device][stage.round][stage.stage] = stage.seconds
-    early, late = _evaluations(study)
-    arrivals = _arrivals(study)
-    found = []
-    for device in sorted(spent):
-        free = 0.0  # when the device was through with the round before
-        for number in sorted(spent[device].keys() & study.rounds.keys()):
-            key, opened = (number, device), study.rounds[number].opened
-            share = early[key] / max(1, early[key] + late[key])
-            before, exchange, after = _in_order(spent[device][number], share)
-            lead = sum(seconds for _, seconds in (*before, *exchange))
-            begin = max(arrivals[key] - lead if key in arrivals else opened, opened, free)
-            ends = _laid_out(begin, before), _laid_out(begin + sum(s for _, s in before), exchange)
-            found.append(DeviceRound(*key, *ends, _laid_out(begin + lead, after)))
-            free = found[-1].stages[-1].end
-    return found
+        if stage.round in study.rounds:
+            found[stage.device, stage.round].append(stage)
+    placed = [DeviceRound(round, device, _placed(stages)) for (device, round), stages in sorted(found.items())]
+    return [one for one in placed if one.stages]
 
 
 def quantiles(study: ReportStudy) -> list[tuple[str, tuple[float, ...], int]]:
@@ -79,44 +56,20 @@ def quantiles(study: ReportStudy) -> list[tuple[str, tuple[float, ...], int]]:
     return [(what, tuple(np.quantile(all_, QUANTILES).tolist()), len(all_)) for what, all_ in seconds.items()]
 
 
-def _in_order(spent: Mapping[str, float], share: float) -> tuple[list[tuple[str, float]], ...]:
-    """Return the stages before, during and after the exchange; `share` of the evaluations was made before."""
-    judging = spent.get(ASIDE, 0.0)
-
-    def chosen(names: Iterable[str], judged: float) -> list[tuple[str, float]]:
-        stages = [(name, spent[name]) for name in names if name in spent]
-        return [*stages, (ASIDE, judged)] if judged > 0 else stages
-
-    after = sorted(spent.keys() - {*BEFORE, *WAITING, ASIDE}, key=place)
-    return chosen(BEFORE, judging * share), chosen(WAITING, 0.0), chosen(after, judging * (1 - share))
-
-
-def _laid_out(begin: float, stages: Iterable[tuple[str, float]]) -> tuple[Interval, ...]:
+def _placed(stages: Sequence[Stage]) -> tuple[Interval, ...]:
+    """Return the stages of a device's round as they followed each other, evaluations behind what was evaluated."""
+    judging = sum(one.seconds for one in stages if one.stage == ASIDE)
     placed = []
-    for name, seconds in stages:
-        placed.append(Interval(name, begin, begin + seconds))
-        begin += seconds
+    for one in sorted(stages, key=lambda one: (one.began or 0.0, place(one.stage))):
+        if one.began is None or one.ended is None or one.stage == ASIDE:
+            continue
+        worked = min(one.began + one.seconds, one.ended)
+        judged = min(one.ended - worked, judging)
+        placed.append(Interval(one.stage, one.began, worked))
+        if judged > 0:
+            placed.append(Interval(ASIDE, worked, worked + judged))
+            judging -= judged
     return tuple(placed)
-
-
-def _evaluations(study: ReportStudy) -> tuple[Counter[tuple[int, str]], Counter[tuple[int, str]]]:
-    """Count each device's evaluations of a round before its upload, and after its broadcast."""
-    keys = [((one.round, one.device), one.phase in BEFORE_EXCHANGE) for one in study.evaluations]
-    return Counter(key for key, early in keys if early), Counter(key for key, early in keys if not early)
-
-
-def _arrivals(study: ReportStudy) -> dict[tuple[int, str], float]:
-    """Return when a round's broadcast was in at a device that got one."""
-    downs = {
-        device: downlink(link) for device in {one.device for one in study.traffic} if (link := study.link_of(device))
-    }
-    arrivals = {}
-    for one in study.traffic:
-        if (one.kind, one.direction) == ("broadcast", "down") and one.message and one.round in study.rounds:
-            down = downs.get(one.device)
-            travel = (down.delay if down else 0.0) + (8 * one.message / down.rate if down and down.rate else 0.0)
-            arrivals[one.round, one.device] = study.rounds[one.round].published + travel
-    return arrivals
 
 
 def place(stage: str) -> tuple[int, str]:

@@ -61,7 +61,7 @@ class Told:
     def record(self, record: RoundRecord) -> None:
         self.records.append(record)
 
-    def observe(self, telemetry: Telemetry) -> None:
+    def observe(self, telemetry: Telemetry, now: float) -> None:
         self.telemetry.append(telemetry)
 
     def note(self, text: str) -> None:

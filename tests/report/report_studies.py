@@ -20,6 +20,8 @@ SHEET = (
 STAGES = {"reconstruction": 2.0, "upload": 3.0, "wait": 5.0, "alignment": 1.0, "evaluate": 4.0}
 TIMES = ((0.0, 10.0, 12.0), (12.0, 18.0, 20.0))
 """(opened, closed, published) of the two rounds."""
+REPORTED = (15.0, 30.0)
+"""When the devices reported the two rounds."""
 CURVE = ((1, "recon", 1), (1, "align", 1), (2, "recon", 1), (2, "align", 1))
 ACCURACY = {"d1": (0.5, 0.5, 0.75, 0.625), "d2": (0.75, 0.5, 0.75, 0.625)}
 """By device, along CURVE."""
@@ -49,9 +51,9 @@ def written(
                     for (r, phase, epoch), accuracy in zip(curve, accuracies, strict=True) if r == round
                 )  # fmt: skip
                 told = Telemetry(run="demo.00000000", round=round, device=device, seq=round, outcome="completed",
-                                 spent_s=dict(stages), tallies=SHEET, evaluations=evaluations, ignored={},
+                                 spent_s=dict(stages), spans_s=spans(stages), tallies=SHEET, evaluations=evaluations, ignored={},
                                  state_sha256="")  # fmt: skip
-                store.record_telemetry(run, told)
+                store.record_telemetry(run, told, REPORTED[round - 1])
                 if wire:
                     store.record_wire(run, round, device, "up", 130, 182, 1, 52)
                     store.record_wire(run, round, device, "down", 70, 122, 1, 104)
@@ -60,6 +62,19 @@ def written(
         if ended:
             store.finish(run, Outcome(True, 2, 20.0), 30.0, "ab" * 32)
     return folder
+
+
+def spans(stages: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """Return how long before its report a device began and ended each stage, one behind the other; half of the
+    evaluation was made in the first of them, half in the last."""
+    done, found = {name: seconds for name, seconds in stages.items() if name != "evaluate"}, {}
+    judged = stages.get("evaluate", 0.0) / 2
+    left = sum(stages.values())
+    for place, (name, seconds) in enumerate(done.items()):
+        lasted = seconds + (judged if place in (0, len(done) - 1) else 0.0)
+        found[name] = left, left - lasted
+        left -= lasted
+    return found
 
 
 def with_centroids(folder: Path) -> Path:

@@ -234,7 +234,7 @@ def test_a_corrupt_file_is_told_in_one_line(tmp_path: Path, content: bytes) -> N
 
 def test_an_empty_file_and_a_foreign_version_are_refused(tmp_path: Path) -> None:
     (tmp_path / FILE).touch()
-    with pytest.raises(EnvironmentFault, match="is of version 0, this program reads version 1"):
+    with pytest.raises(EnvironmentFault, match="is of version 0, this program reads version 2"):
         StudyStore.open(tmp_path)
     connection = sqlite3.connect(tmp_path / FILE)
     connection.execute("PRAGMA user_version=7")
