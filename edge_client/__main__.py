@@ -40,7 +40,9 @@ def parser() -> argparse.ArgumentParser:
     add("--id", required=True, help="this device's name, unique in the run")
     add("--data", required=True, type=Path, metavar="FILE.npz", help="this device's records")
     add("--username", help="user name at the broker; default: the device's name when GCA_PASSWORD is set")
-    add("--ca-file", help="PEM file of the CA that signed the broker's certificate")
+    add("--ca-file", metavar="FILE", help="PEM file of the CA that signed the broker's certificate")
+    add("--cert", metavar="FILE", help="PEM file of this device's certificate, for a broker that asks who it is")
+    add("--key", metavar="FILE", help="PEM file of its key")
     add("--up-rate", type=float, default=0.0, metavar="BIT/S", help="uplink of this device, if known")
     add("--down-rate", type=float, default=0.0, metavar="BIT/S", help="downlink of this device, if known")
     add("--keepalive", type=int, metavar="S", help="MQTT keepalive (default: from the rates, 60 if unknown)")
@@ -110,7 +112,8 @@ def _run(arguments: argparse.Namespace) -> None:
     records = load_records(arguments.data)
     password = os.environ.get("GCA_PASSWORD")
     username = arguments.username or (arguments.id if password else None)
-    where = endpoint(arguments.broker, username=username, password=password, ca_file=arguments.ca_file)
+    where = endpoint(arguments.broker, username=username, password=password, ca_file=arguments.ca_file,
+                     cert_file=arguments.cert, key_file=arguments.key)  # fmt: skip
     samples, width = records.samples.shape
     who = Identity(arguments.run, arguments.id, os.urandom(4).hex(), samples, width, arguments.up_rate,
                    arguments.down_rate, **pace)  # fmt: skip

@@ -19,12 +19,20 @@ from typing import Any, TypeVar
 import pytest
 
 from broker_server.broker import packets as mqtt
-from broker_server.broker.access import Anonymous, Everything, PasswordTable, gca_rules, hash_password
+from broker_server.broker.access import (
+    Anonymous,
+    CertificateNames,
+    Everything,
+    PasswordTable,
+    gca_rules,
+    hash_password,
+)
 from broker_server.broker.encode import encode
 from broker_server.broker.limits import Limits
 from broker_server.broker.mosquitto import acl_patterns, mosquitto_conf
 from broker_server.broker.parse import PacketParser
 from broker_server.broker.tcp import TcpBroker
+from broker_server.broker.tls import server_context
 
 KINDS = ("embedded", "mosquitto")
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
@@ -38,10 +46,11 @@ class RunningBroker:
     kind: str
     host = "127.0.0.1"
     port: int
+    certs: Path | None = None
 
     @property
     def url(self) -> str:
-        return f"mqtt://{self.host}:{self.port}"
+        return f"mqtts://localhost:{self.port}" if self.certs else f"mqtt://{self.host}:{self.port}"
 
     async def start(self) -> None: ...
 
@@ -56,17 +65,18 @@ class RunningBroker:
 class EmbeddedBroker(RunningBroker):
     kind = "embedded"
 
-    def __init__(self, users: Mapping[str, str] | None, rules: bool, limits: Limits) -> None:
-        self.port = 0
+    def __init__(self, users: Mapping[str, str] | None, rules: bool, limits: Limits, certs: Path | None = None) -> None:
+        self.port, self.certs = 0, certs
         hashes = {user: hash_password(word.encode()) for user, word in (users or {}).items()}
-        self._authentication = PasswordTable(hashes) if users else Anonymous()
+        self._authentication = PasswordTable(hashes) if users else CertificateNames() if certs else Anonymous()
         self._authorisation = gca_rules() if rules else Everything()
         self._limits = limits
         self.server: TcpBroker
 
     async def start(self) -> None:
         self.server = TcpBroker(self._authentication, self._authorisation, self._limits)
-        self.port = await self.server.start(self.host, self.port)
+        tls = _tls_files(self.certs)
+        self.port = await self.server.start(self.host, self.port, ssl=server_context(*tls) if tls else None)
 
     async def stop(self) -> None:
         await self.server.close()
@@ -75,7 +85,11 @@ class EmbeddedBroker(RunningBroker):
 class MosquittoBroker(RunningBroker):
     kind = "mosquitto"
 
-    def __init__(self, folder: Path, users: Mapping[str, str] | None, rules: bool, limits: Limits) -> None:
+    def __init__(
+        self, folder: Path, users: Mapping[str, str] | None, rules: bool, limits: Limits, certs: Path | None = None
+    ) -> None:
+        self.certs = certs
+        certificate, key, client_ca = _tls_files(certs) or (None, None, None)
         with socket.socket() as probe:
             probe.bind((self.host, 0))
             self.port = probe.getsockname()[1]
@@ -93,6 +107,9 @@ class MosquittoBroker(RunningBroker):
         self._config.write_text(
             mosquitto_conf(
                 self.port,
+                tls_cert=certificate,
+                tls_key=key,
+                client_ca=client_ca,
                 password_file=password_file,
                 acl_file=acl_file,
                 max_packet_size=limits.max_packet_size,
@@ -127,25 +144,35 @@ class MosquittoBroker(RunningBroker):
 
 @asynccontextmanager
 async def open_broker(
-    kind: str, *, users: Mapping[str, str] | None = None, rules: bool = False, limits: Limits | None = None
+    kind: str,
+    *,
+    users: Mapping[str, str] | None = None,
+    rules: bool = False,
+    limits: Limits | None = None,
+    certs: Path | None = None,
 ) -> AsyncIterator[RunningBroker]:
     """Start a broker of `kind` on a free port; of `limits`, mosquitto gets the packet size only.
 
     `users` maps names to passwords (None: anonymous); `rules` puts this project's topic rules in force.
+    `certs` is a folder of `gca certs` with a certificate for localhost: then clients are who their certificates say.
     """
     limits = limits or Limits()
     with tempfile.TemporaryDirectory() as folder:
         broker: RunningBroker
         if kind == "embedded":
-            broker = EmbeddedBroker(users, rules, limits)
+            broker = EmbeddedBroker(users, rules, limits, certs)
         else:
             skip_without_mosquitto()
-            broker = MosquittoBroker(Path(folder), users, rules, limits)
+            broker = MosquittoBroker(Path(folder), users, rules, limits, certs)
         await broker.start()
         try:
             yield broker
         finally:
             await broker.stop()
+
+
+def _tls_files(certs: Path | None) -> tuple[Path, Path, Path] | None:
+    return (certs / "hosts/localhost.crt", certs / "hosts/localhost.key", certs / "ca.crt") if certs else None
 
 
 def skip_without_mosquitto() -> None:

@@ -28,8 +28,11 @@ class Identity:
 
 
 class Authentication(Protocol):
-    def identify(self, client_id: str, user: str | None, password: bytes | None) -> Identity | None:
-        """Return who this is, or None to refuse with return code 4."""
+    def identify(
+        self, client_id: str, user: str | None, password: bytes | None, certified: str | None = None
+    ) -> Identity | None:
+        """Return who this is, or None to refuse with return code 4. `certified` is the common name of the client's
+        certificate, where the face has verified one."""
         ...
 
 
@@ -43,8 +46,21 @@ class Authorisation(Protocol):
 class Anonymous:
     """Everybody may connect; a user name without proof is not taken for one."""
 
-    def identify(self, client_id: str, user: str | None, password: bytes | None) -> Identity | None:
+    def identify(
+        self, client_id: str, user: str | None, password: bytes | None, certified: str | None = None
+    ) -> Identity | None:
         return Identity(client_id)
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateNames:
+    """A client is who its certificate says, whatever user name it gives, as with mosquitto's
+    `use_identity_as_username`; without a name it is refused."""
+
+    def identify(
+        self, client_id: str, user: str | None, password: bytes | None, certified: str | None = None
+    ) -> Identity | None:
+        return Identity(client_id, certified) if certified else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +77,9 @@ class PasswordTable:
         for stored in self.hashes.values():
             _parse(stored)
 
-    def identify(self, client_id: str, user: str | None, password: bytes | None) -> Identity | None:
+    def identify(
+        self, client_id: str, user: str | None, password: bytes | None, certified: str | None = None
+    ) -> Identity | None:
         if user is None or password is None:
             return None
         # An unknown name costs the same time as a wrong password, so that names cannot be guessed by the clock.

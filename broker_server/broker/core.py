@@ -74,9 +74,10 @@ class Broker:
 
     # Events
 
-    def opened(self, connection_id: ConnectionId, now: float) -> list[Effect]:
-        """A client has connected; its id must be new."""
-        self._connections[connection_id] = Connection(connection_id, opened_at=now, last_seen=now)
+    def opened(self, connection_id: ConnectionId, now: float, certified: str | None = None) -> list[Effect]:
+        """A client has connected; its id must be new. `certified` is the name in its certificate, if it has shown one
+        that the face trusts."""
+        self._connections[connection_id] = Connection(connection_id, now, now, certified)
         return self._finish(now)
 
     def bytes_seen(self, connection_id: ConnectionId, count: int, now: float) -> None:
@@ -197,7 +198,7 @@ class Broker:
         client_id = packet.client_id
         if not client_id and packet.clean_session:
             client_id = next(name for name in self._invented_ids if name not in self._sessions)
-        code, who = self._admit(packet, client_id)
+        code, who = self._admit(packet, client_id, connection.certified)
         if who is None:
             self._send(connection, ConnAck(code), now)
             self._close(connection, f"refused {code.name.lower()}", now)
@@ -219,13 +220,13 @@ class Broker:
             self._send(connection, message, now)
         self._send_queued(connection, session, now)
 
-    def _admit(self, packet: Connect, client_id: str) -> tuple[ConnectCode, Identity | None]:
+    def _admit(self, packet: Connect, client_id: str, certified: str | None) -> tuple[ConnectCode, Identity | None]:
         """Return the code to answer and, if it is ACCEPTED, who this is (sections 3.1.4 and 3.2.2.3)."""
         if packet.name != PROTOCOL_NAME or packet.level != PROTOCOL_LEVEL:
             return ConnectCode.UNACCEPTABLE_PROTOCOL, None
         if not client_id:  # a session to keep needs a name to keep it under, section 3.1.3.1
             return ConnectCode.IDENTIFIER_REJECTED, None
-        who = self._authentication.identify(client_id, packet.user, packet.password)
+        who = self._authentication.identify(client_id, packet.user, packet.password, certified)
         if who is None:
             return ConnectCode.BAD_CREDENTIALS, None
         old = self._sessions.get(client_id)

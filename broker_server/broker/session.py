@@ -82,12 +82,14 @@ class Connection:
 
     id: ConnectionId
     opened_at: float
+    last_seen: float
+    """Last byte received, or end of the last pause: what was not read cannot count against the client."""
+    certified: str | None = None
+    """The name in the client's certificate, where the face has verified one."""
     session: Session | None = None
     """None until CONNECT was accepted."""
     keepalive: int = 0
     will: Will | None = None
-    last_seen: float = 0.0
-    """Last byte received, or end of the last pause: what was not read cannot count against the client."""
     unsent: int = 0
     """Bytes given to the face that have not left it."""
     unsent_after_message: int = 0

@@ -21,6 +21,7 @@ from broker_server.broker.encode import encode_parts
 from broker_server.broker.limits import Limits
 from broker_server.broker.packets import ConnAck, MalformedPacket, Packet, PacketTooLarge
 from broker_server.broker.parse import PacketParser
+from broker_server.broker.tls import common_name
 from edge_client.clock import Clock, RealClock
 from edge_client.errors import EnvironmentFault
 
@@ -119,7 +120,7 @@ class TcpBroker:
 
     def opened(self, peer: "_Peer") -> None:
         self._peers[peer.id] = peer
-        self._obey(self.core.opened(peer.id, self.now()))
+        self._obey(self.core.opened(peer.id, self.now(), peer.certified))
 
     def received(self, peer: "_Peer", data: bytes) -> None:
         now = self.now()
@@ -211,6 +212,7 @@ class _Peer(asyncio.Protocol):
     def __init__(self, broker: TcpBroker, number: int) -> None:
         self.id = number
         self.name = f"#{number}"
+        self.certified: str | None = None
         self.parser = PacketParser(min(_CONNECT_LIMIT, broker.limits.max_packet_size))
         self._broker = broker
         self._large: deque[memoryview] = deque()
@@ -231,6 +233,7 @@ class _Peer(asyncio.Protocol):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         self.name = f"#{self.id} from {transport.get_extra_info('peername')}"
+        self.certified = common_name(transport.get_extra_info("peercert"))
         self._broker.opened(self)
 
     def data_received(self, data: bytes) -> None:

@@ -1,12 +1,14 @@
 """MQTT 3.1.1 through aiomqtt (the maintained continuation of asyncio-mqtt) on paho-mqtt.
 
-Three habits of the libraries are corrected here, each of which ends a slow upload otherwise:
-the fixed ten-second time-out of every call (ours wait as long as the connection lives), a publish that does not
-notice a lost connection (ours is raced against it), and messages acknowledged before anyone has looked at them
-(ours are acknowledged by the reader, so the broker's window bounds memory).
+Four habits of the libraries are corrected here. Three end a slow upload otherwise: the fixed ten-second time-out of
+every call (ours wait as long as the connection lives), a publish that does not notice a lost connection (ours is raced
+against it), and messages acknowledged before anyone has looked at them (ours are acknowledged by the reader, so the
+broker's window bounds memory). The fourth hides why a broker hangs up on a client that it does not know: the reason is
+only logged, and the loss not noticed before the broker's first answer.
 """
 
 import asyncio
+import logging
 import math
 import ssl
 from collections.abc import AsyncIterator, Awaitable
@@ -31,7 +33,8 @@ class Endpoint:
     """A broker's address. The password never shows in a repr, a log or a study.
 
     `certified_as` is the name its certificate must bear if that is not `host`: a device behind an emulated link
-    connects to the link on this machine, but it is the broker that answers.
+    connects to the link on this machine, but it is the broker that answers. `cert_file` and `key_file` are this
+    client's own, for a broker that asks who it is.
     """
 
     host: str
@@ -41,14 +44,18 @@ class Endpoint:
     password: str | None = field(default=None, repr=False)
     ca_file: str | None = None
     certified_as: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
 
     def __str__(self) -> str:
         return f"{'mqtts' if self.tls else 'mqtt'}://{self.host}:{self.port}"
 
 
 def endpoint(url: str, *, username: str | None = None, password: str | None = None,
-             ca_file: str | None = None) -> Endpoint:  # fmt: skip
-    """Parse `mqtt://host[:1883]` or `mqtts://host[:8883]`; raises `ConfigError` for anything else."""
+             ca_file: str | None = None, cert_file: str | None = None,
+             key_file: str | None = None) -> Endpoint:  # fmt: skip
+    """Parse `mqtt://host[:1883]` or `mqtts://host[:8883]`; raises `ConfigError` for anything else, and for files of TLS
+    that do not go together."""
     parts = urlsplit(url)
     mend = f"write mqtt://HOST:PORT or mqtts://HOST:PORT, got {parts.scheme}://{parts.hostname or ''}"
     if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or parts.path not in ("", "/"):
@@ -65,8 +72,12 @@ def endpoint(url: str, *, username: str | None = None, password: str | None = No
         port = 0
     if port == 0:
         raise ConfigError(f"broker address: the port is not a number from 1 to 65535; {mend}")
+    if (cert_file is None) != (key_file is None):
+        raise ConfigError("--cert and --key: give both, the certificate of this client and its key")
+    if parts.scheme == "mqtt" and (option := "--ca-file" if ca_file else "--cert" if cert_file else ""):
+        raise ConfigError(f"{option} means nothing to mqtt://, which is not encrypted; write mqtts://")
     user = unquote(parts.username) if parts.username else username
-    return Endpoint(parts.hostname, port, parts.scheme == "mqtts", user, password, ca_file)
+    return Endpoint(parts.hostname, port, parts.scheme == "mqtts", user, password, ca_file, None, cert_file, key_file)
 
 
 class MqttTransport:
@@ -121,6 +132,7 @@ def connector(where: Endpoint) -> Connect:
 
     @asynccontextmanager
     async def connect(settings: Settings) -> AsyncIterator[Transport]:
+        last_words = _LastWords()
         client = aiomqtt.Client(
             where.host,
             where.port,
@@ -133,9 +145,11 @@ def connector(where: Endpoint) -> Connect:
             # Only connecting and closing use this one; a CONNACK may wait behind a slow link's round trip.
             timeout=max(10.0, settings.keepalive),
             tls_context=_tls(where) if where.tls else None,
+            logger=last_words.logger(),
         )
         client.pending_calls_threshold = 1000
         client._client.manual_ack_set(True)
+        _notice_an_early_end(client, last_words)
         try:
             await client.__aenter__()
         except aiomqtt.MqttError as error:
@@ -146,6 +160,35 @@ def connector(where: Endpoint) -> Connect:
             await _close(client)
 
     return connect
+
+
+class _LastWords(logging.Handler):
+    """Keeps what paho logs of a socket that failed, which it tells nobody otherwise; the rest goes where it went."""
+
+    text = "closed before it answered"
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "on socket: " in (message := record.getMessage()):
+            self.text = message.partition("on socket: ")[2]
+        else:
+            logging.getLogger("mqtt").handle(record)
+
+    def logger(self) -> logging.Logger:
+        logger = logging.Logger("mqtt of one connection", logging.WARNING)
+        logger.addHandler(self)
+        return logger
+
+
+def _notice_an_early_end(client: aiomqtt.Client, last_words: _LastWords) -> None:
+    """Let connecting fail as soon as the broker hangs up; aiomqtt would wait for its answer until the time-out."""
+    pass_on = client._client.on_disconnect
+
+    def ended(*told: Any) -> None:
+        if not client._connected.done():
+            client._connected.set_exception(aiomqtt.MqttError(last_words.text))
+        pass_on(*told)
+
+    client._client.on_disconnect = ended
 
 
 async def _close(client: aiomqtt.Client) -> None:
@@ -177,10 +220,21 @@ def _tls(where: Endpoint) -> ssl.SSLContext:
         context.load_verify_locations(where.ca_file) if where.ca_file else context.load_default_certs()
     except (OSError, ssl.SSLError) as error:
         raise EnvironmentFault(f"CA file {where.ca_file}: {error}; give a PEM file that can be read") from None
+    try:
+        if where.cert_file is not None:
+            context.load_cert_chain(where.cert_file, where.key_file, password=lambda: "")  # never asks on a terminal
+    except (OSError, ssl.SSLError) as error:
+        mend = "give readable PEM files that match, the key without a passphrase"
+        raise EnvironmentFault(f"{where.cert_file}, {where.key_file}: {error}; {mend}") from None
     return context
 
 
 def _certificate(where: Endpoint, why: str) -> str:
+    if " alert " in why:  # said by the broker, of ours
+        if where.cert_file is None:
+            return f"the broker at {where} asks for a certificate ({why}); give this client's as --cert and --key"
+        mend = "give one that is valid, made for clients, and signed by the CA that the broker trusts"
+        return f"the broker at {where} refuses the certificate {where.cert_file} ({why}); {mend}"
     name = where.certified_as or where.host
     if "mismatch" in why or "not valid for" in why:
         return (
@@ -193,9 +247,14 @@ def _certificate(where: Endpoint, why: str) -> str:
 def _cannot_connect(where: Endpoint, error: aiomqtt.MqttError) -> Exception:
     why = _reason(error)
     if any(reason.lower() in why.lower() for reason in _REFUSED_FOR_GOOD):
-        return EnvironmentFault(f"the broker at {where} refuses this client: {why}; check user name and GCA_PASSWORD")
-    if "certificate" in why.lower():
+        mend = "check user name and GCA_PASSWORD"
+        if where.tls and where.cert_file is None:
+            mend += ", or give the certificate it asks for as --cert and --key"
+        return EnvironmentFault(f"the broker at {where} refuses this client: {why}; {mend}")
+    if "certificate" in why.lower() or "alert unknown ca" in why.lower():
         return EnvironmentFault(_certificate(where, why))
+    if where.cert_file is not None and why == _LastWords.text:  # not every broker says that it refuses a certificate
+        why += f"; is {where.cert_file} valid, and of the CA that the broker trusts?"
     return ConnectionLost(f"no connection to {where}: {why}")
 
 

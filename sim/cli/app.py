@@ -14,6 +14,7 @@ from edge_client.errors import GcaError
 from sim.cli import needs
 from sim.cli.attack import attack
 from sim.cli.broker import broker
+from sim.cli.certs import certs
 from sim.cli.doctor import doctor
 from sim.cli.plan import plan
 from sim.cli.report import report
@@ -38,7 +39,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(epilog=EXAMPLES)(simulate)
-for command in (plan, report, compare, sweep, reproduce, attack, server, broker, datasets, links, hardware, doctor):
+for command in (
+    plan, report, compare, sweep, reproduce, attack, server, broker, certs, datasets, links, hardware, doctor
+):  # fmt: skip
     app.command()(command)
 
 

@@ -15,6 +15,8 @@ def doctor(
     broker: Annotated[str | None, typer.Option(help="also probe this broker: mqtt://HOST:PORT")] = None,
     username: Annotated[str | None, typer.Option(help="user name at the broker; the password is GCA_PASSWORD")] = None,
     ca_file: Annotated[str | None, typer.Option(help="PEM file of the CA that signed the broker's certificate")] = None,
+    cert: Annotated[str | None, typer.Option(help="PEM file of a certificate for brokers that ask who we are")] = None,
+    key: Annotated[str | None, typer.Option(help="PEM file of its key")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="folder with the datasets' files")] = None,
     json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
@@ -30,7 +32,7 @@ def doctor(
     if broker is not None and any(one.what in ("aiomqtt", "paho-mqtt") and one.state != "ok" for one in findings):
         findings.append(Finding("broker", "missing", "not looked at without the packages above"))
     elif broker is not None:
-        findings += _examine(broker, username, ca_file)
+        findings += _examine(broker, username, {"ca_file": ca_file, "cert_file": cert, "key_file": key})
     if json_:
         print(json.dumps([vars(finding) for finding in findings]))
     else:
@@ -40,11 +42,11 @@ def doctor(
         raise typer.Exit(3)
 
 
-def _examine(broker: str, username: str | None, ca_file: str | None) -> "list[Finding]":
+def _examine(broker: str, username: str | None, files: dict[str, str | None]) -> "list[Finding]":
     import asyncio
 
     from edge_client.transport.mqtt import endpoint
     from sim.doctor import examine_broker
 
-    where = endpoint(broker, username=username, password=os.environ.get("GCA_PASSWORD"), ca_file=ca_file)
+    where = endpoint(broker, username=username, password=os.environ.get("GCA_PASSWORD"), **files)
     return asyncio.run(examine_broker(where))

@@ -23,6 +23,8 @@ def server(
     output: Annotated[Path | None, typer.Option(help="folder for the study (default: studies/RUN)")] = None,
     username: Annotated[str | None, typer.Option(help="user name at the broker; the password is GCA_PASSWORD")] = None,
     ca_file: Annotated[str | None, typer.Option(help="PEM file of the CA that signed the broker's certificate")] = None,
+    cert: Annotated[str | None, typer.Option(help="PEM file of a certificate for brokers that ask who we are")] = None,
+    key: Annotated[str | None, typer.Option(help="PEM file of its key")] = None,
     wait: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="how long to wait for the devices")] = WAIT_S,
     data_dir: Annotated[
         Path | None, typer.Option(help="folder with the dataset's files: only devices with records as wide may join")
@@ -53,7 +55,8 @@ def server(
     input_dim = None if data_dir is None else load(study.dataset, data_dir, seed=study.seed).input_dim
     plan = run_plan(study, run, input_dim, wait)  # refuses a bad name before a folder is named by it
     password = os.environ.get("GCA_PASSWORD")
-    where = endpoint(broker, username=username or (SERVER if password else None), password=password, ca_file=ca_file)
+    where = endpoint(broker, username=username or (SERVER if password else None), password=password, ca_file=ca_file,
+                     cert_file=cert, key_file=key)  # fmt: skip
     asyncio.run(require_broker(where))
     directory = make_directory(output or Path("studies") / run)
     display = progress(sys.stderr if json_ else sys.stdout, study.rounds, quiet=quiet or json_)

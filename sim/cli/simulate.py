@@ -37,6 +37,8 @@ def simulate(
         str | None, typer.Option(help="user name at a real broker; the password is GCA_PASSWORD")
     ] = None,
     ca_file: Annotated[str | None, typer.Option(help="PEM file of the CA that signed the broker's certificate")] = None,
+    cert: Annotated[str | None, typer.Option(help="PEM file of a certificate for brokers that ask who we are")] = None,
+    key: Annotated[str | None, typer.Option(help="PEM file of its key")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="any key, as training.latent_dim=8")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="folder with the datasets' files")] = None,
     output: Annotated[Path | None, typer.Option(help="folder for the study (default: a new one in studies/)")] = None,
@@ -66,7 +68,8 @@ def simulate(
     real = None
     if study.broker != "embedded":
         password = os.environ.get("GCA_PASSWORD")
-        real = endpoint(study.broker, username=username, password=password, ca_file=ca_file)
+        real = endpoint(study.broker, username=username, password=password, ca_file=ca_file, cert_file=cert,
+                        key_file=key)  # fmt: skip
         asyncio.run(require_broker(real))
     directory = output or new_directory(study.dataset, study.method)
     display = progress(sys.stderr if json_ else sys.stdout, study.rounds, quiet=quiet or json_)

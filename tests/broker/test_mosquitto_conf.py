@@ -30,6 +30,26 @@ def test_every_setting_has_its_reason_and_the_vital_ones_are_there() -> None:
     }
 
 
+def test_certificates_say_who_a_client_is() -> None:
+    lines = mosquitto_conf(1883, tls_cert=Path("/c"), tls_key=Path("/k"), client_ca=Path("/ca")).splitlines()
+    assert {"certfile /c", "keyfile /k", "cafile /ca", "allow_anonymous false"} <= set(lines)
+    assert {"require_certificate true", "use_identity_as_username true"} <= set(lines)
+    assert "require_certificate true" not in mosquitto_conf(1883, tls_cert=Path("/c"), tls_key=Path("/k"))
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"tls_cert"}, "--tls-key"),
+        ({"client_ca"}, "--tls-cert"),
+        ({"tls_cert", "tls_key", "client_ca", "password_file"}, "one of them"),
+    ],
+)
+def test_files_that_do_not_go_together_are_refused(files: set[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        mosquitto_conf(1883, **{name: Path("/f") for name in files})  # type: ignore[arg-type]
+
+
 def test_without_passwords_everybody_may_connect() -> None:
     assert "\nallow_anonymous true\n" in mosquitto_conf(1883)
 

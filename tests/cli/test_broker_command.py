@@ -12,21 +12,27 @@ from pathlib import Path
 import pytest
 from brokers import PATIENCE
 
-from broker_server.broker.access import verify_password
+from broker_server.broker.access import hash_password, verify_password
+from broker_server.broker.password_file import read_users
 from edge_client.errors import EnvironmentFault
 from edge_client.transport.base import Settings
 from edge_client.transport.mqtt import connector, endpoint
 
-Hash = Callable[[str, str], str]
+Add = Callable[[str, str], None]
 
 
 @pytest.fixture
-def hashed() -> Hash:
-    def ask(name: str, password: str) -> str:
-        command = [sys.executable, "-m", "sim.cli", "broker", "--hash-password", name]
+def users(tmp_path: Path) -> Path:
+    return tmp_path / "users"
+
+
+@pytest.fixture
+def add(users: Path) -> Add:
+    def ask(name: str, password: str) -> None:
+        command = [sys.executable, "-m", "sim.cli", "broker", "--password-file", str(users), "--add-user", name]
         done = subprocess.run(command, input=password + "\n", capture_output=True, text=True, timeout=PATIENCE)
         assert (done.returncode, done.stderr) == (0, "")
-        return done.stdout
+        assert password not in done.stdout
 
     return ask
 
@@ -52,15 +58,29 @@ def address(line: str) -> str:
     return found[0]
 
 
-def test_a_password_becomes_a_line_that_proves_it_and_does_not_hold_it(hashed: Hash) -> None:
-    name, _, stored = hashed("pi-kitchen", "correct horse").strip().partition(":")
+def test_a_password_becomes_a_line_that_proves_it_and_does_not_hold_it(users: Path, add: Add) -> None:
+    add("pi-kitchen", "correct horse")
+    name, _, stored = users.read_text().strip().partition(":")
     assert name == "pi-kitchen" and "horse" not in stored
     assert verify_password(b"correct horse", stored) and not verify_password(b"correct", stored)
+    assert users.stat().st_mode & 0o777 == 0o600
 
 
-async def test_only_who_is_in_the_file_may_connect_and_only_to_his_own_topics(hashed: Hash, tmp_path: Path) -> None:
-    users = tmp_path / "users"
-    users.write_text(f"# two devices\n\n{hashed('pi-1', 'one')}{hashed('pi-2', 'two')}")
+def test_a_new_password_replaces_the_old_one_and_leaves_the_others(users: Path, add: Add) -> None:
+    add("pi-1", "number-one")
+    users.write_text(f"# of the kitchen\n{users.read_text()}")
+    add("pi-2", "number-two")
+    add("pi-1", "number-three")
+    comment, second, first = users.read_text().splitlines()
+    assert comment == "# of the kitchen" and second.startswith("pi-2:") and first.startswith("pi-1:")
+    table = read_users(users)
+    assert table.identify("c", "pi-1", b"number-three") and table.identify("c", "pi-2", b"number-two")
+    assert table.identify("c", "pi-1", b"number-one") is None
+
+
+async def test_only_who_is_in_the_file_may_connect_and_only_to_his_own_topics(users: Path, add: Add) -> None:
+    add("pi-1", "one")
+    add("pi-2", "two")
     with running("--password-file", str(users)) as (line, _):
         url = address(line)
         for user, password in (("pi-1", "two"), ("pi-3", "one"), (None, None)):
@@ -81,9 +101,8 @@ async def test_only_who_is_in_the_file_may_connect_and_only_to_his_own_topics(ha
         ("pi-1:{hash}\npi-1:{hash}\n", "line 2: pi-1 has a line already"),
     ],
 )
-def test_a_bad_password_file_is_told_by_its_line(cli, tmp_path: Path, hashed: Hash, content: str, told: str) -> None:
-    users = tmp_path / "users"
-    users.write_text(content.format(hash=hashed("pi-1", "one").strip().partition(":")[2]))
+def test_a_bad_password_file_is_told_by_its_line(cli, users: Path, content: str, told: str) -> None:
+    users.write_text(content.format(hash=hash_password(b"one")))
     said = cli("broker", "--password-file", str(users))
     assert said.code == 2 and said.err.count("\n") == 1
     assert str(users) in said.err and told in said.err and "secret" not in said.err
@@ -91,7 +110,7 @@ def test_a_bad_password_file_is_told_by_its_line(cli, tmp_path: Path, hashed: Ha
 
 def test_an_absent_password_file_lets_nobody_in(cli) -> None:
     said = cli("broker", "--password-file", "/absent/users")
-    assert said.code == 3 and "/absent/users: No such file" in said.err and "--hash-password NAME" in said.err
+    assert said.code == 3 and "/absent/users: No such file" in said.err and "--add-user NAME" in said.err
 
 
 def test_an_open_address_without_passwords_is_warned_about() -> None:
@@ -104,8 +123,22 @@ def test_an_open_address_without_passwords_is_warned_about() -> None:
 
 
 def test_no_name_with_a_slash_gets_a_password(cli) -> None:
-    said = cli("broker", "--hash-password", "a/b")
-    assert said.code == 2 and "--hash-password 'a/b'" in said.err
+    said = cli("broker", "--add-user", "a/b", "--password-file", "users")
+    assert said.code == 2 and "--add-user 'a/b'" in said.err
+
+
+def test_a_password_needs_a_file(cli) -> None:
+    said = cli("broker", "--add-user", "pi-1")
+    assert said.code == 2 and "--password-file" in said.err
+
+
+def test_a_password_file_that_others_can_read_is_warned_about(users: Path, add: Add) -> None:
+    add("pi-1", "one")
+    users.chmod(0o644)
+    with running("--password-file", str(users)) as (_, process):
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert f"warning: others can read {users}; chmod 600 {users}" in err
 
 
 def test_mosquitto_is_told_of_passwords_and_rules(cli) -> None:
