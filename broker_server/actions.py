@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from broker_server.methods.base import Upload
 from broker_server.records import Amendment, Closing, Outcome, RoundRecord
+from broker_server.start import Start
 from edge_client.protocol.codec import Arrays
 from edge_client.protocol.messages import Telemetry
 
@@ -53,10 +54,9 @@ class Record:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Keep what a round's aggregation gave."""
+    """Keep where the run stands after a round, what its aggregation gave included."""
 
-    round: int
-    broadcast: Arrays
+    reached: Start
 
 
 @dataclass(frozen=True)

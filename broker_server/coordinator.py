@@ -25,7 +25,7 @@ from broker_server.actions import (
     Record,
 )
 from broker_server.collection import Collection
-from broker_server.deadline import Pace, allowance, farewell
+from broker_server.deadline import Pace, allowance, earliest, farewell
 from broker_server.door import Door
 from broker_server.herald import Herald
 from broker_server.ledger import Ledger
@@ -36,6 +36,7 @@ from broker_server.muster import Muster
 from broker_server.plan import RunPlan
 from broker_server.records import Closing, Outcome, RoundRecord
 from broker_server.reports import Reports
+from broker_server.start import Start
 from broker_server.stragglers import Stragglers
 from edge_client.cohort import draw, takes_part
 from edge_client.errors import ProtocolError
@@ -50,7 +51,7 @@ class Coordinator:
 
     def __init__(self, plan: RunPlan, method: ServerMethod) -> None:
         self.plan, self.method = plan, method
-        self.ledger, self.members = Ledger(), Members()
+        self.ledger, self.members = Ledger(), Members(plan.start.elapsed_s)
         self.collection: Collection | None = None
         self.outcome: Outcome | None = None
         self.counts: Counter[str] = Counter()
@@ -62,8 +63,8 @@ class Coordinator:
         self._closed_s: float | None = None
         self._deserted_s: float | None = None
         self._muster = Muster(plan)
-        self._completed = 0
-        self._broadcast: Arrays | None = None
+        self._completed = plan.start.completed
+        self._broadcast: Arrays | None = plan.start.broadcast
 
     # ---- what comes in ------------------------------------------------------------------------------------------
 
@@ -120,7 +121,7 @@ class Coordinator:
 
     def due(self, now: float) -> float | None:
         """Return when the next `tick` is wanted; None if only a message can change anything."""
-        return _first(self.members.answer_due_s, self._patience_ends())
+        return earliest(self.members.answer_due_s, self._patience_ends())
 
     def _patience_ends(self) -> float | None:
         """Return when to say something of the wait for devices, or to give up that for devices or uploads."""
@@ -128,7 +129,7 @@ class Coordinator:
             return None
         if self.collection is None:
             return self._muster.due(len(self.members.joined))
-        return _first(self._deadline(), None if self._deserted_s is None else self._deserted_s + self.plan.patience_s)
+        return earliest(self._deadline(), None if self._deserted_s is None else self._deserted_s + self.plan.patience_s)
 
     def aggregated(self, result: Aggregated, now: float) -> list[Action]:
         """Publish what aggregation gave and go on to the next round, unless the run has ended meanwhile."""
@@ -141,9 +142,9 @@ class Coordinator:
         actions: list[Action] = [*self._herald.close(collection.round, joined, listeners, result.travels, rate)]
         actions += [Note(f"round {collection.round}: {remark}") for remark in result.remarks]
         self._completed, self._broadcast = collection.round, result.broadcast
-        actions.append(Checkpoint(collection.round, result.broadcast))
-        actions.append(Record(self._record(collection, result.diagnostics, now)))
-        return actions + (self._open(now) if collection.round < self.plan.rounds else self._end(True, "", now))
+        reached = Start(collection.round, result.broadcast, now, self._herald.seq, self.members.elapsed_s)
+        actions += [Checkpoint(reached), Record(self._record(collection, result.diagnostics, now))]
+        return actions + self._go_on(now)
 
     def fail(self, reason: str, now: float) -> list[Action]:
         """End the run because something around the coordinator failed; devices are told."""
@@ -243,16 +244,20 @@ class Coordinator:
         return Standing(join.round, "nothing")
 
     def _wait(self, now: float) -> list[Action]:
-        """Before round 1: wait for all devices, saying so, but not for ever."""
+        """Before the first round: wait for all devices, saying so, but not for ever."""
         have = len(self.members.joined)
         if self._muster.complete(have, now):
-            return self._open(now)
+            return self._go_on(now)
         if failure := self._muster.failure(have, now):
             return self._end(False, failure, now)
         news = self._muster.news(have, now)
         return [Note(news)] if news else []
 
     # ---- one round ----------------------------------------------------------------------------------------------
+
+    def _go_on(self, now: float) -> list[Action]:
+        """Open the next round, or end the run after the last."""
+        return self._open(now) if self._completed < self.plan.rounds else self._end(True, "", now)
 
     def _open(self, now: float) -> list[Action]:
         """Line 3: draw the cohort S_r and call it."""
@@ -353,7 +358,7 @@ class Coordinator:
 
     @property
     def _round(self) -> int:
-        return self.collection.round if self.collection else 0
+        return self.collection.round if self.collection else self._completed
 
     @property
     def _collecting(self) -> bool:
@@ -365,7 +370,7 @@ class Coordinator:
         if self.outcome is not None:
             return self._herald.state("ended", self._round, audience, reason=self.outcome.reason or COMPLETED)
         if collection is None:
-            return self._herald.state("waiting", 0, audience)
+            return self._herald.state("waiting", self._round, audience)
         deadline = self._deadline()
         allowed = None if deadline is None else deadline - collection.opened_s
         return self._herald.state("open", collection.round, audience, cohort=collection.cohort, deadline_s=allowed)
@@ -393,8 +398,3 @@ class Coordinator:
     def _ignore(self, reason: str) -> list[Action]:
         self.counts[reason] += 1
         return []
-
-
-def _first(*moments: float | None) -> float | None:
-    """Return the earliest of the moments that there are."""
-    return min((moment for moment in moments if moment is not None), default=None)

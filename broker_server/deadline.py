@@ -33,6 +33,11 @@ class Pace:
         return self.broadcast_bytes * 8 / self.down_rate if self.down_rate else 0.0
 
 
+def earliest(*moments: float | None) -> float | None:
+    """Return the earliest of the moments that there are."""
+    return min((moment for moment in moments if moment is not None), default=None)
+
+
 def allowance(plan: RunPlan, paces: Mapping[str, Pace], participants: Iterable[str]) -> float | None:
     """Return the seconds a round may take, or None while nothing is known yet."""
     if plan.deadline_s != "auto":

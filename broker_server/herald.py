@@ -1,7 +1,6 @@
 """The server's own messages: composed, numbered, counted in the ledger, and handed over as `Publish` actions."""
 
 from collections.abc import Iterable
-from itertools import count
 from typing import Literal
 
 from broker_server.actions import Publish
@@ -31,7 +30,9 @@ class Herald:
 
     def __init__(self, plan: RunPlan, ledger: Ledger) -> None:
         self._plan, self._ledger = plan, ledger
-        self._seq = count()
+        start = plan.start
+        # Devices that join again are welcomed again; then numbers, and so the sizes of messages, are as they were.
+        self._seq = max(0, start.seq - 1 - plan.devices) if start.completed else 0
         self._broadcast: tuple[Chunk, ...] = ()
         self._payload = 0
 
@@ -45,11 +46,16 @@ class Herald:
         """Bytes of the last broadcast's body, 0 before the first."""
         return self._broadcast[0].size if self._broadcast else 0
 
+    @property
+    def seq(self) -> int:
+        """The number of the next message."""
+        return self._seq
+
     def state(self, state: Literal["waiting", "open", "ended"], round: int, audience: Iterable[str], *,
               cohort: Cohort | None = None, deadline_s: float | None = None, reason: str = "") -> Publish:  # fmt: skip
         """Announce, retained, where the run stands."""
         reason = reason.encode()[:60].decode(errors="ignore")  # 60 bytes, so that the whole stays under 200
-        message = RoundState(run=self._plan.name, round=round, device=SERVER, seq=next(self._seq), state=state,
+        message = RoundState(run=self._plan.name, round=round, device=SERVER, seq=self._number(), state=state,
                              cohort=cohort, deadline_s=deadline_s, reason=reason)  # fmt: skip
         return self._announce(message, audience)
 
@@ -61,9 +67,9 @@ class Herald:
         self._payload = payload_bytes(arrays)
         size = min(self._plan.chunk_size, chunk_size(rate))
         self._broadcast = tuple(split(body, size, run=self._plan.name, round=round, device=SERVER,
-                                      seq=lambda: next(self._seq)))  # fmt: skip
+                                      seq=self._number))  # fmt: skip
         first = self._broadcast[0]
-        message = RoundState(run=self._plan.name, round=round, device=SERVER, seq=next(self._seq), state="closed",
+        message = RoundState(run=self._plan.name, round=round, device=SERVER, seq=self._number(), state="closed",
                              chunks=first.chunks, size=first.size, digest=first.digest)  # fmt: skip
         chunks = [self._chunk(topics.broadcast(self._plan.run, round, c.index), c, listeners) for c in self._broadcast]
         return [self._announce(message, audience), *chunks]
@@ -77,25 +83,30 @@ class Herald:
 
     def welcome(self, join: Join, round: int, standing: Standing) -> Publish:
         plan = self._plan
-        message = Welcome(run=plan.name, round=round, device=SERVER, seq=next(self._seq), instance=join.instance,
+        message = Welcome(run=plan.name, round=round, device=SERVER, seq=self._number(), instance=join.instance,
                           method=plan.method, seed=plan.seed, rounds=plan.rounds, hyper=plan.hyper,
                           standing=standing)  # fmt: skip
         return self._tell(join.device, "welcome", message)
 
     def accept(self, device: str, round: int) -> Publish:
-        message = Accept(run=self._plan.name, round=round, device=SERVER, seq=next(self._seq))
+        message = Accept(run=self._plan.name, round=round, device=SERVER, seq=self._number())
         return self._tell(device, "accept", message)
 
     def reject(self, device: str, round: int, reason: Literal["late", "invalid", "duplicate", "unfit"], detail: str,
                instance: str = "") -> Publish:  # fmt: skip
-        message = Reject(run=self._plan.name, round=round, device=SERVER, seq=next(self._seq), reason=reason,
+        message = Reject(run=self._plan.name, round=round, device=SERVER, seq=self._number(), reason=reason,
                          detail=detail[:300], instance=instance)  # fmt: skip
         return self._tell(device, "reject", message)
 
     def probe(self, device: str, instance: str) -> Publish:
         """Ask this process of a device for a sign of life."""
-        message = Probe(run=self._plan.name, device=SERVER, seq=next(self._seq), instance=instance)
+        message = Probe(run=self._plan.name, device=SERVER, seq=self._number(), instance=instance)
         return self._tell(device, "probe", message)
+
+    def _number(self) -> int:
+        """Number a message."""
+        self._seq += 1
+        return self._seq - 1
 
     def _announce(self, message: RoundState, audience: Iterable[str]) -> Publish:
         data = encode(message)

@@ -1,6 +1,6 @@
 """Who is in the run: devices by name, told apart from impostors by the instance of their process."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from broker_server.deadline import answer
@@ -41,11 +41,12 @@ class Contest:
 class Members:
     """The joined devices, all names ever seen, and which processes are connected at present."""
 
-    def __init__(self) -> None:
+    def __init__(self, elapsed_s: Mapping[str, float] | None = None) -> None:
         self.joined: dict[str, Member] = {}
         self.known: set[str] = set()
         self.input_dim: int | None = None
         """The width of the records of whoever was admitted last: that of the run."""
+        self._elapsed_s = elapsed_s or {}  # as it was before the server's program was stopped
         self._online: dict[str, set[str]] = {}
         self._contests: dict[tuple[str, str], Contest] = {}
 
@@ -96,7 +97,7 @@ class Members:
         self.input_dim = join.input_dim
         self.joined[join.device] = Member(
             join.device, join.instance, join.samples, join.input_dim, join.up_rate, join.down_rate, now,
-            known.elapsed_s if known else None,
+            known.elapsed_s if known else self._elapsed_s.get(join.device),
         )  # fmt: skip
         return True
 
@@ -104,6 +105,11 @@ class Members:
         """Note how long a device took from the opening of a round to its accepted upload."""
         member = self.joined[device]
         self.joined[device] = replace(member, elapsed_s=max(elapsed_s, member.elapsed_s or 0.0), absences=0)
+
+    @property
+    def elapsed_s(self) -> dict[str, float]:
+        """How long devices took from the opening of a round to their accepted upload at most, as far as known."""
+        return {name: m.elapsed_s for name, m in sorted(self.joined.items()) if m.elapsed_s is not None}
 
     def remove(self, device: str) -> None:
         self.joined.pop(device, None)

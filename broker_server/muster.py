@@ -12,22 +12,28 @@ NEWS_EVERY_S = 1.0
 
 @dataclass
 class Muster:
-    """Round 1 opens when all expected devices are there, or the time is up and those there are enough."""
+    """Round 1, or the first after a stop, opens when all expected devices are there, or the time is up and those there
+    are enough. The wait begins at `plan.start.seconds`."""
 
     plan: RunPlan
     said: int = -1
-    said_s: float = -SAID_EVERY_S
+    said_s: float = float("-inf")
+
+    @property
+    def until_s(self) -> float:
+        """When the time is up."""
+        return self.plan.start.seconds + self.plan.joining_s
 
     def due(self, have: int) -> float:
         """Return when to look again."""
-        return min(self.said_s + (SAID_EVERY_S if have == self.said else NEWS_EVERY_S), self.plan.joining_s)
+        return min(self.said_s + (SAID_EVERY_S if have == self.said else NEWS_EVERY_S), self.until_s)
 
     def complete(self, have: int, now: float) -> bool:
-        return have >= self.plan.devices or (now >= self.plan.joining_s and have >= self.plan.minimum_devices)
+        return have >= self.plan.devices or (now >= self.until_s and have >= self.plan.minimum_devices)
 
     def failure(self, have: int, now: float) -> str:
-        """Say why there will be no round 1; nothing while there is hope."""
-        if now < self.plan.joining_s:
+        """Say why no round will open; nothing while there is hope."""
+        if now < self.until_s:
             return ""
         return f"only {have} of {self.plan.minimum_devices} devices joined in {self.plan.joining_s:g} s"
 
@@ -36,4 +42,5 @@ class Muster:
         if now < self.due(have):
             return ""
         self.said, self.said_s = have, now
-        return f"waiting: have {have}, need {self.plan.devices}, {now:.0f} s of {self.plan.joining_s:g} s"
+        waited, at_most = now - self.plan.start.seconds, self.plan.joining_s
+        return f"waiting: have {have}, need {self.plan.devices}, {waited:.0f} s of {at_most:g} s"

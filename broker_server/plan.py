@@ -5,6 +5,7 @@ from typing import Literal
 
 from msgspec import ValidationError, convert
 
+from broker_server.start import Start
 from edge_client.errors import ConfigError
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.protocol.chunks import MAX_CHUNK
@@ -22,6 +23,7 @@ class RunPlan:
     patience_s is also what stragglers get beyond what is expected of them.
     deadline_s: seconds from the opening of a round to its close, or "auto": `grace` times what bytes, links and the
     training seen so far let expect of the slowest, plus the patience.
+    start: where a run goes on that was stopped before.
     """
 
     run: str
@@ -40,6 +42,7 @@ class RunPlan:
     deadline_s: float | Literal["auto"] = "auto"
     grace: float = 3.0
     chunk_size: int = MAX_CHUNK
+    start: Start = field(default_factory=Start)
 
     def __post_init__(self) -> None:
         """Raises `ConfigError` for a run that messages could not name."""

@@ -30,10 +30,10 @@ from broker_server.methods.base import Aggregate as Aggregated
 from broker_server.methods.base import ServerMethod
 from broker_server.plan import RunPlan
 from broker_server.records import Amendment, Closing, Outcome, RoundRecord
+from broker_server.start import Start
 from edge_client.clock import Clock, within
 from edge_client.errors import ConnectionLost, GcaError, in_words
 from edge_client.protocol import topics
-from edge_client.protocol.codec import Arrays
 from edge_client.protocol.messages import FAREWELL_S, SERVER, Telemetry
 from edge_client.seeds import stream
 from edge_client.transport.backoff import delay
@@ -61,7 +61,7 @@ class Sink(Protocol):
 
     def closing(self, closing: Closing) -> None: ...
 
-    def checkpoint(self, round: int, broadcast: Arrays) -> None: ...
+    def checkpoint(self, reached: Start) -> None: ...
 
 
 Offload = Callable[[Callable[[], Aggregated]], Awaitable[Aggregated]]
@@ -75,7 +75,7 @@ class Server:
         self.plan, self.method = plan, method
         self.coordinator = Coordinator(plan, method)
         self._connect, self._clock, self._sink, self._offload = connect, clock, sink, offload
-        self._began = clock.now()
+        self._began = clock.now() - plan.start.seconds
         self.listening = asyncio.Event()
         """Set once the server hears its devices and its first state is on the broker. What devices say before that is
         lost, and asked for again when they hear the state."""
@@ -88,7 +88,7 @@ class Server:
 
     @property
     def now(self) -> float:
-        """Seconds since this server began."""
+        """Seconds since the run began, without those for which its program was stopped."""
         return self._clock.now() - self._began
 
     async def serve(self) -> Outcome:
@@ -258,8 +258,8 @@ class Server:
                 self._sink.opened(round, devices)
             case Accepted(round, device):
                 self._sink.uploaded(device, round)
-            case Checkpoint(round, broadcast):
-                self._sink.checkpoint(round, broadcast)
+            case Checkpoint(reached):
+                self._sink.checkpoint(reached)
             case Record(record):
                 self._sink.record(record)
             case Observe(telemetry):

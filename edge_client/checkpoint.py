@@ -5,6 +5,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +61,7 @@ def load(path: Path) -> Checkpoint:
         raise EnvironmentFault(f"{path}: is no whole checkpoint ({error}); delete it to begin anew") from None
 
 
-def _checked(arrays: dict[str, NDArray[np.generic]]) -> Checkpoint:
+def _checked(arrays: dict[str, NDArray[Any]]) -> Checkpoint:
     whose, counts, vectors = arrays["whose"], arrays["counts"], [arrays[name] for name in VECTORS]
     if whose.shape != (2,) or whose.dtype.kind != "U":
         raise ValueError("it does not say whose it is")
@@ -71,5 +72,6 @@ def _checked(arrays: dict[str, NDArray[np.generic]]) -> Checkpoint:
         raise ValueError("its vectors do not belong together")
     if not all(np.isfinite(vector).all() for vector in vectors):
         raise ValueError("it holds NaN or infinity")
-    round, holds, seq, *steps = (int(count) for count in counts)
-    return Checkpoint(str(whose[0]), str(whose[1]), round, holds, seq, ModelState(*vectors, *steps))
+    round, holds, seq, encoder_steps, decoder_steps, epochs = (int(count) for count in counts)
+    state = ModelState(vectors[0], vectors[1], vectors[2], encoder_steps, decoder_steps, epochs)
+    return Checkpoint(str(whose[0]), str(whose[1]), round, holds, seq, state)

@@ -2,7 +2,8 @@
 
 The wire ledger belongs to the links. A link's counters are read when its device reports a round, as its own ledgers
 end there too: what crossed since the reading before belongs to that round, its broadcast included. All are read when
-round 1 opens (what was before belongs to round 0) and at the very end, so the rounds add up to the whole.
+round 1 opens (what was before belongs to round 0; after a stop likewise, before the round it goes on with) and at the
+very end, so the rounds add up to the whole.
 """
 
 from collections import defaultdict
@@ -10,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from broker_server.checkpoint import save_checkpoint
 from broker_server.records import Amendment, Closing, RoundRecord
+from broker_server.start import Start, save_start
 from broker_server.store import StudyStore
-from edge_client.protocol.codec import Arrays
 from edge_client.protocol.messages import Telemetry
 from sim.links.proxy import DirectionCounters, LinkCounters
 
@@ -44,6 +44,9 @@ class Journal:
         self._records: dict[int, RoundRecord] = {}
         self._accuracy: dict[int, dict[str, float]] = defaultdict(dict)
         self._links: dict[str, LinkCounters] = {}
+        self._under_way = False
+        self.reported: Callable[[str, int], object] = lambda device, round: None
+        """Called when a device's report of a round has been written down."""
         self.read_links: Callable[[int, str | None], object] = lambda round, device: None
         """Called when what has crossed a device's link (None: each) is to be booked to a round."""
 
@@ -51,8 +54,9 @@ class Journal:
 
     def opened(self, round: int, devices: int) -> None:
         self._display.round_opened(round, devices)
-        if round == 1:
-            self.read_links(0, None)
+        if not self._under_way:
+            self.read_links(round - 1, None)
+        self._under_way = True
 
     def uploaded(self, device: str, round: int) -> None:
         self._display.uploaded(device)
@@ -74,15 +78,14 @@ class Journal:
         bytes since."""
         self._store.record_telemetry(self._run, telemetry, now)
         self.read_links(telemetry.round, telemetry.device)
+        self.reported(telemetry.device, telemetry.round)
         self._display.heard(telemetry)
         if telemetry.evaluations:
             self._accuracy[telemetry.round][telemetry.device] = telemetry.evaluations[-1].accuracy
             self._show(telemetry.round)
 
-    def checkpoint(self, round: int, broadcast: Arrays) -> None:
-        folder = self._store.path.parent / "rounds"
-        folder.mkdir(exist_ok=True)
-        save_checkpoint(folder / f"{round:05d}.safetensors", broadcast, {"round": str(round)})
+    def checkpoint(self, reached: Start) -> None:
+        save_start(self._store.path.parent, reached)
 
     def closing(self, closing: Closing) -> None:
         self._store.record_closing(self._run, closing)

@@ -16,6 +16,7 @@ from broker_server.methods.gca import GcaServer
 from broker_server.plan import RunPlan
 from broker_server.records import Amendment, Closing, Outcome, RoundRecord
 from broker_server.server import Server
+from broker_server.start import Start
 from edge_client.clock import RealClock
 from edge_client.device import Device, live
 from edge_client.hyperparameters import Hyperparameters
@@ -71,8 +72,8 @@ class Told:
 
     def opened(self, round: int, devices: int) -> None: ...
 
-    def checkpoint(self, round: int, broadcast: Arrays) -> None:
-        self.checkpoints.append(broadcast)
+    def checkpoint(self, reached: Start) -> None:
+        self.checkpoints.append(reached.broadcast or {})
 
     def amend(self, amendment: Amendment) -> None:
         self.amendments.append(amendment)
