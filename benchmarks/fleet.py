@@ -26,6 +26,7 @@ from broker_server.records import RoundRecord
 from broker_server.store import StudyStore
 from edge_client.transport.base import Settings, Transport
 from sim.config import Study
+from sim.data.partition import device_name
 from sim.emulation.federation import Federation
 from sim.emulation.journal import Journal
 from sim.emulation.workload import Shard
@@ -123,8 +124,8 @@ def whole_run(study: Study) -> Rounds:
         directory = Path(folder)
         shards = []
         centres = rng.normal(size=(8, WIDTH))
-        for number in range(study.devices):
-            path = directory / f"dev-{number:05d}.npz"
+        for number in range(1, study.devices + 1):
+            path = directory / f"{device_name(number)}.npz"
             kinds = rng.integers(0, len(centres), RECORDS)
             np.savez(path, samples=(centres[kinds] + rng.normal(size=(RECORDS, WIDTH))).astype(np.float32))
             shards.append(Shard(path.stem, RECORDS, path))

@@ -23,6 +23,8 @@ class Collection:
     opened_s: float
     audience: dict[str, str]
     left_out: dict[str, str] = field(default_factory=dict)
+    outstanding: dict[str, None] = field(init=False)
+    """The devices that may still deliver, in the order they were asked."""
     parts: dict[str, Reassembly] = field(default_factory=dict)
     accepted: set[str] = field(default_factory=set)
     uploads: dict[str, Upload] = field(default_factory=dict)
@@ -31,11 +33,19 @@ class Collection:
     late: set[str] = field(default_factory=set)
     unasked: set[str] = field(default_factory=set)
 
-    @property
-    def outstanding(self) -> tuple[str, ...]:
-        """The devices that may still deliver."""
-        decided = {*self.accepted, *self.rejected, *self.gone}
-        return tuple(device for device in self.instances if device not in decided)
+    def __post_init__(self) -> None:
+        self.outstanding = dict.fromkeys(self.instances)
+
+    def ask(self, device: str, instance: str) -> None:
+        """Call one more process of a device."""
+        self.instances[device] = self.audience[device] = instance
+        if device not in self.accepted and device not in self.rejected and device not in self.gone:
+            self.outstanding[device] = None
+
+    def give_up(self, device: str) -> None:
+        """Wait no longer for a device: it has gone, or does not know of the round."""
+        self.gone.add(device)
+        self.outstanding.pop(device, None)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -57,6 +67,7 @@ class Collection:
 
     def accept(self, device: str, upload: Upload) -> None:
         self.accepted.add(device)
+        self.outstanding.pop(device, None)
         self.uploads[device] = upload
         self.parts.pop(device, None)
 
@@ -67,6 +78,7 @@ class Collection:
 
     def reject(self, device: str, reason: str) -> None:
         self.rejected[device] = reason
+        self.outstanding.pop(device, None)
         self.parts.pop(device, None)
 
     def standing(self, device: str, closed: bool) -> Standing:

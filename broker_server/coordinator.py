@@ -25,7 +25,7 @@ from broker_server.actions import (
     Record,
 )
 from broker_server.collection import Collection
-from broker_server.deadline import Pace, allowance, earliest, farewell
+from broker_server.deadline import earliest, farewell
 from broker_server.door import Door
 from broker_server.herald import Herald
 from broker_server.ledger import Ledger
@@ -36,6 +36,7 @@ from broker_server.muster import Muster
 from broker_server.plan import RunPlan
 from broker_server.records import Closing, Outcome, RoundRecord
 from broker_server.reports import Reports
+from broker_server.round_limit import RoundLimit
 from broker_server.start import Start
 from broker_server.stragglers import Stragglers
 from edge_client.cohort import draw, takes_part
@@ -62,6 +63,7 @@ class Coordinator:
         self._reports = Reports()
         self._closed_s: float | None = None
         self._deserted_s: float | None = None
+        self._limit = RoundLimit(plan, method, self.members, self._herald)
         self._muster = Muster(plan)
         self._completed = plan.start.completed
         self._broadcast: Arrays | None = plan.start.broadcast
@@ -121,15 +123,16 @@ class Coordinator:
 
     def due(self, now: float) -> float | None:
         """Return when the next `tick` is wanted; None if only a message can change anything."""
-        return earliest(self.members.answer_due_s, self._patience_ends())
+        return earliest(self.members.answer_due_s, self._patience_ends(now))
 
-    def _patience_ends(self) -> float | None:
+    def _patience_ends(self, now: float) -> float | None:
         """Return when to say something of the wait for devices, or to give up that for devices or uploads."""
         if self.outcome is not None or self._closed_s is not None:
             return None
         if self.collection is None:
             return self._muster.due(len(self.members.joined))
-        return earliest(self._deadline(), None if self._deserted_s is None else self._deserted_s + self.plan.patience_s)
+        deserted = None if self._deserted_s is None else self._deserted_s + self.plan.patience_s
+        return earliest(self._limit.kept(self.collection, now), deserted)
 
     def aggregated(self, result: Aggregated, now: float) -> list[Action]:
         """Publish what aggregation gave and go on to the next round, unless the run has ended meanwhile."""
@@ -165,7 +168,7 @@ class Coordinator:
         assert self.outcome is not None
         if not self.outcome.completed:  # nothing is owed to them; the end stays on the broker
             return self.outcome.ended_s + FAREWELL_S
-        due = self.outcome.ended_s + farewell(self.plan, self._paces(), self.members.joined)
+        due = self.outcome.ended_s + farewell(self.plan, self._limit.paces(), self.members.joined)
         since = now if self._deserted_s is None else self._deserted_s
         self._deserted_s = None if self.members.present else since
         return due if self.members.present else min(due, since + max(FAREWELL_S, self.plan.patience_s))
@@ -191,7 +194,7 @@ class Coordinator:
         if presence.state in ("left", "failed"):
             self.members.remove(device)
             if self.collection is not None:
-                self.collection.gone.add(device)
+                self.collection.give_up(device)
         told += [action for join in newcomers for action in self._join(join, now)]
         return told + self.tick(now)
 
@@ -202,7 +205,7 @@ class Coordinator:
         if self.members.admit(join, now) and self.collection is not None:
             asked = self.collection.instances.get(join.device)
             if asked is not None and asked != join.instance:
-                self.collection.gone.add(join.device)  # it restarted and does not know of the round
+                self.collection.give_up(join.device)  # it restarted and does not know of the round
         self._ask_after_all(join.device)
         standing = self._standing(join)
         answer: list[Action] = [self._herald.welcome(join, self._last_round_of(join), standing)]
@@ -218,7 +221,7 @@ class Coordinator:
             return
         drawn = takes_part(collection.cohort, self.plan.seed, collection.round, device)
         if collection.left_out.pop(device, None) == member.instance and drawn:
-            collection.instances[device] = collection.audience[device] = member.instance
+            collection.ask(device, member.instance)
 
     def _last_round_of(self, join: Join) -> int:
         """The last round that a device need not think of: the open one counts only if its process was not asked. (One
@@ -340,20 +343,6 @@ class Coordinator:
             )
         return [Aggregate(collection.round, collection.hand_over(), self._broadcast)]
 
-    def _deadline(self) -> float | None:
-        collection = self.collection
-        assert collection is not None
-        paces = self._paces()
-        allowed = allowance(self.plan, paces, (d for d in collection.instances if d in paces))
-        return None if allowed is None else collection.opened_s + allowed
-
-    def _paces(self) -> dict[str, Pace]:
-        down = self._herald.broadcast_bytes
-        return {
-            m.device: Pace(m.samples, self.method.upload_limit(m), m.up_rate, m.elapsed_s, down, m.down_rate)
-            for m in self.members.joined.values()
-        }
-
     # ---- what goes out ------------------------------------------------------------------------------------------
 
     @property
@@ -371,12 +360,12 @@ class Coordinator:
             return self._herald.state("ended", self._round, audience, reason=self.outcome.reason or COMPLETED)
         if collection is None:
             return self._herald.state("waiting", self._round, audience)
-        deadline = self._deadline()
+        deadline = self._limit.anew(collection)
         allowed = None if deadline is None else deadline - collection.opened_s
         return self._herald.state("open", collection.round, audience, cohort=collection.cohort, deadline_s=allowed)
 
     def _record(self, collection: Collection, diagnostics: Mapping[str, Any], now: float) -> RoundRecord:
-        deadline, counts = self._deadline(), dict(self.counts)
+        deadline, counts = self._limit.anew(collection), dict(self.counts)
         self.counts.clear()
         self._stragglers.recorded(collection)
         return RoundRecord(

@@ -40,12 +40,28 @@ def earliest(*moments: float | None) -> float | None:
 
 def allowance(plan: RunPlan, paces: Mapping[str, Pace], participants: Iterable[str]) -> float | None:
     """Return the seconds a round may take, or None while nothing is known yet."""
+    found = slowest_participant(plan, paces, participants)
+    return None if found is None else found[1]
+
+
+def slowest_participant(
+    plan: RunPlan, paces: Mapping[str, Pace], participants: Iterable[str]
+) -> tuple[str | None, float] | None:
+    """Return the participant that `allowance` is made for (the last of equals; None if it is made for nobody), and
+    that allowance.
+
+    Whatever the others deliver only adds to it, so it need not be computed again before this one has delivered.
+    """
     if plan.deadline_s != "auto":
-        return plan.deadline_s
+        return None, plan.deadline_s
     expected = _expected(paces)
     if not expected:
         return None
-    return plan.grace * max((expected[device] for device in participants), default=0.0) + plan.patience_s
+    device, longest = None, 0.0
+    for one in participants:
+        if expected[one] >= longest:
+            device, longest = one, expected[one]
+    return device, plan.grace * longest + plan.patience_s
 
 
 def farewell(plan: RunPlan, paces: Mapping[str, Pace], remaining: Iterable[str]) -> float:
