@@ -1,15 +1,23 @@
-"""Boards and radios from `configs/hardware.toml`: how fast, how much memory, how much power.
+"""Boards and radios from `configs/hardware.toml`, and from a file of the user's: how fast, how much memory and power.
+
+The environment variable GCA_HARDWARE names that file, which is laid out alike and adds to the other
+(`gca hardware calibrate` prints an entry for it).
 
 Units: Hz, bytes, FLOP/s, watts, seconds.
 """
 
+import os
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 import msgspec
 
-from sim.links.figures import Figure, Origin, choose, read
+from edge_client.errors import ConfigError
+from sim.links.figures import Figure, Origin, choose, read, read_own
 
+OWN = "GCA_HARDWARE"
+"""The environment variable that names the user's file."""
 HOST = "host"
 """The machine itself: compute time is measured and not scaled."""
 
@@ -61,24 +69,26 @@ def radio(name: str) -> Radio:
 @cache
 def hardwares() -> dict[str, Hardware]:
     """Return every board by name."""
-    content = read("hardware.toml", _File)
-    boards = {}
-    for name, entry in content.boards.items():
-        values, provenance = _resolve(entry, content.sources, f"boards.{name}")
-        boards[name] = msgspec.convert(
-            {"name": name, "note": entry.note, **values, "provenance": provenance}, Hardware, strict=False
-        )
+    boards: dict[str, Hardware] = {}
+    for where, content in _files():
+        for name, entry in content.boards.items():
+            _check_new(name, boards, where)
+            values, provenance = _resolve(entry, content.sources, f"{where}: boards.{name}")
+            boards[name] = msgspec.convert(
+                {"name": name, "note": entry.note, **values, "provenance": provenance}, Hardware, strict=False
+            )
     return boards
 
 
 @cache
 def radios() -> dict[str, Radio]:
     """Return every radio by name."""
-    content = read("hardware.toml", _File)
-    table = {}
-    for name, entry in content.radios.items():
-        values, provenance = _resolve(entry, content.sources, f"radios.{name}")
-        table[name] = msgspec.convert({"name": name, "note": entry.note, **values, "provenance": provenance}, Radio)
+    table: dict[str, Radio] = {}
+    for where, content in _files():
+        for name, entry in content.radios.items():
+            _check_new(name, table, where)
+            values, provenance = _resolve(entry, content.sources, f"{where}: radios.{name}")
+            table[name] = msgspec.convert({"name": name, "note": entry.note, **values, "provenance": provenance}, Radio)
     return table
 
 
@@ -105,15 +115,26 @@ class _Radio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    sources: dict[str, str]
-    boards: dict[str, _Board]
-    radios: dict[str, _Radio]
+    sources: dict[str, str] = {}
+    boards: dict[str, _Board] = {}
+    radios: dict[str, _Radio] = {}
+
+
+def _files() -> list[tuple[str, _File]]:
+    """Return what each file says, with its name."""
+    found = [("configs/hardware.toml", read("hardware.toml", _File))]
+    if own := os.environ.get(OWN):
+        found.append((own, read_own(Path(own), _File)))
+    return found
+
+
+def _check_new(name: str, known: Mapping[str, object], where: str) -> None:
+    if name in known:
+        raise ConfigError(f"{where}: {name}: is a name of ours already; give it another")
 
 
 def _resolve(entry: _Board | _Radio, sources: dict[str, str], where: str) -> tuple[dict[str, float], dict[str, Origin]]:
     """Return the values that an entry gives, and their origins."""
     given = {field: figure for field in entry.__struct_fields__ if isinstance(figure := getattr(entry, field), Figure)}
-    origins = {
-        field: figure.origin(sources, f"configs/hardware.toml: {where}.{field}") for field, figure in given.items()
-    }
+    origins = {field: figure.origin(sources, f"{where}.{field}") for field, figure in given.items()}
     return {field: figure.value for field, figure in given.items()}, origins

@@ -197,7 +197,8 @@ class Telemetry(Header, frozen=True, kw_only=True):
 
     Many evaluations travel in parts, the first of which holds all the rest. `outcome` says how the round ended for the
     device. `spent_s` holds seconds by stage (reconstruction, upload, wait, alignment), `spans_s` how long before this
-    report each began and ended: they need no common clock. `state_sha256` is over the model's parameters after the round.
+    report each began and ended, which needs no common clock. `state_sha256` is over the model's parameters after the
+    round.
     """
 
     outcome: Literal["completed", "late", "rejected", "missed", "idle"]

@@ -1,6 +1,7 @@
 """`gca datasets`, `gca links`, `gca hardware`: look at what a study can be made of."""
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -70,15 +71,26 @@ def links(
 
 
 def hardware(
-    name: Annotated[str | None, typer.Argument(help="one board, with the source of each figure")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help='one board, with the source of each figure, or "calibrate": measure this machine'),
+    ] = None,
+    board: Annotated[str, typer.Option("--name", help="what to call this machine once it is measured")] = "here",
     json_: Json = False,
 ) -> None:
-    """List the boards, or one with the source of each figure.
+    """List the boards, or one with the source of each figure; or measure this machine.
 
-    Example: gca hardware pi-zero-2-w
+    Examples:
+
+      gca hardware pi-zero-2-w
+
+      gca hardware calibrate --name my-pi >> boards.toml; GCA_HARDWARE=boards.toml gca simulate --hardware my-pi
     """
     from sim import hardware as boards
 
+    if name == "calibrate":
+        _calibrate(board)
+        return
     chosen = [boards.hardware(name)] if name else list(boards.hardwares().values())
     if json_:
         _print_json(map(_plain, chosen))
@@ -89,6 +101,15 @@ def hardware(
             {"name": one.name, "cores": one.cores or "-", "slowdown": one.slowdown or "-",
              "idle W": one.idle_power or "-", "active W": one.active_power or "-", "note": one.note} for one in chosen
         ])  # fmt: skip
+
+
+def _calibrate(board: str) -> None:
+    from edge_client.errors import ConfigError
+    from sim.fleet.calibration import board_entry
+
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", board):
+        raise ConfigError(f"--name {board!r}: use letters, digits, '_' and '-'")
+    print(board_entry(board))
 
 
 def _radio_detail(name: str | None) -> None:

@@ -1,5 +1,9 @@
-"""How fast this machine trains a model: what a virtual device without a board of its own is charged."""
+"""How fast this machine trains a model: what a virtual device without a board of its own is charged, and an entry for
+a file of boards."""
 
+import os
+import platform
+import statistics
 import time
 
 import numpy as np
@@ -24,3 +28,24 @@ def measured_speed(hyper: Hyperparameters, records: Records) -> float:
         epochs += 1
         spent += time.thread_time() - begun if epochs else 0.0
     return epochs * trainer.flops * len(records.samples) / spent
+
+
+RECORDS, WIDTH, TIMES = 512, 30, 5
+
+
+def board_entry(name: str) -> str:
+    """Return an entry of a file of boards (`sim.hardware`) with what was measured of this machine just now.
+
+    The paper's autoencoder on records drawn at random, one thread; the median of several measurements.
+    """
+    hyper = Hyperparameters()
+    samples = stream(0, "calibration records").standard_normal((RECORDS, WIDTH)).astype(np.float32)
+    speed = statistics.median(measured_speed(hyper, Records(samples, None, None)) for _ in range(TIMES))
+    layers = "-".join(map(str, (WIDTH, *hyper.hidden, hyper.latent_dim)))
+    measured = f"an autoencoder {layers} trained in batches of {hyper.batch_size} on one thread, median of {TIMES}"
+    return "\n".join([
+        f"[boards.{name}]",
+        f'note = "measured on {platform.system()} {platform.machine()} with gca hardware calibrate"',
+        f'cores = {{ value = {os.cpu_count() or 1}, tag = "derived", note = "as the system counts them" }}',
+        f'training_flops = {{ value = {speed:.3g}, tag = "derived", note = "{measured}" }}',
+    ])  # fmt: skip

@@ -3,6 +3,7 @@
 import tomllib
 from difflib import get_close_matches
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -46,11 +47,23 @@ class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def read(name: str, shape: type[T]) -> T:
     """Return the file `name` of the package `configs`, checked against `shape`."""
+    return _parsed((files("configs") / name).read_text(encoding="utf-8"), f"configs/{name}", shape)
+
+
+def read_own(path: Path, shape: type[T]) -> T:
+    """Return a file of the user's, checked against `shape`; raises ConfigError if it cannot be read or is none."""
     try:
-        table: dict[str, Any] = tomllib.loads((files("configs") / name).read_text(encoding="utf-8"))
+        return _parsed(path.read_text(encoding="utf-8"), str(path), shape)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}; check the path") from None
+
+
+def _parsed(text: str, where: str, shape: type[T]) -> T:
+    try:
+        table: dict[str, Any] = tomllib.loads(text)
         return msgspec.convert(table, shape)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise ConfigError(f"configs/{name}: {error}") from error
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def choose(table: dict[str, T], name: str, kind: str, hint: str) -> T:
