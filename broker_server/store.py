@@ -28,7 +28,11 @@ class StudyStore:
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
+        self.group = 1
+        """Facts that are committed together; a fleet makes so many that each of its own would cost more than the fact.
+        What forces the disk commits at once."""
         self._connection = connection
+        self._uncommitted = 0
 
     @classmethod
     def create(cls, directory: Path) -> Self:
@@ -54,6 +58,10 @@ class StudyStore:
             return cls(path, connection)
 
     def close(self) -> None:
+        """Close, with all that was written down."""
+        with _faults(self.path):
+            if self._uncommitted:
+                self._commit()
         self._connection.close()
 
     def __enter__(self) -> Self:
@@ -170,10 +178,24 @@ class StudyStore:
     @contextmanager
     def _transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
         with _faults(self.path):
-            # FULL forces the log to the disk on commit; the log is one file, so earlier commits go with it.
-            self._connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-            with self._connection:
+            if not self._uncommitted:
+                # FULL forces the log to the disk on commit; the log is one file, so earlier commits go with it. A group
+                # may end with what must be forced.
+                forced = durable or self.group > 1
+                self._connection.execute(f"PRAGMA synchronous={'FULL' if forced else 'NORMAL'}")
+            try:
                 yield self._connection
+            except BaseException:
+                self._connection.rollback()
+                self._uncommitted = 0
+                raise
+            self._uncommitted += 1
+            if durable or self._uncommitted >= self.group:
+                self._commit()
+
+    def _commit(self) -> None:
+        self._connection.commit()
+        self._uncommitted = 0
 
     # ---- reading ------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from edge_client.hyperparameters import Hyperparameters
 from edge_client.methods.coded import coded
 from edge_client.methods.context import LocalContext
 from edge_client.methods.registry import method
+from edge_client.model.autoencoder import FloatArray
 from edge_client.model.choice import trainer_for
 from edge_client.model.trainer import ModelState, Trainer
 from edge_client.offload import Offload, no_sooner
@@ -146,6 +147,7 @@ class _Work:
         self.method = coded(method(welcome.method), hyper)
         self.holds = 0
         self.trainer = device.trainer(hyper, device.records.samples.shape[1])
+        self._hashed: tuple[FloatArray, str] | None = None
         self.evaluator = Evaluator(device.records, self.trainer, hyper.threshold_quantile)
 
     def context(self, notes: _Round) -> LocalContext:
@@ -207,8 +209,14 @@ class _Work:
             outcome=notes.outcome, detail=notes.detail[:300], spent_s=notes.spent_s, spans_s=spans,
             tallies=session.tally.drain(),
             evaluations=tuple(notes.evaluations), ignored=dict(session.mail.ignored),
-            state_sha256=sha256(state.parameters.tobytes()).hexdigest(),
+            state_sha256=self._sha256(state.parameters),
         )  # fmt: skip
+
+    def _sha256(self, parameters: FloatArray) -> str:
+        """Hash parameters, unless they are those hashed last: a device that sat a round out has learned nothing."""
+        if self._hashed is None or self._hashed[0] is not parameters:
+            self._hashed = parameters, sha256(parameters.tobytes()).hexdigest()
+        return self._hashed[1]
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ pooled codes, is the server's half.
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from math import floor
 from typing import Any
 
@@ -71,6 +72,7 @@ def reconstruction_phase(
     )
 
 
+@cache  # the server asks for each of a thousand devices
 def upload_size(upload_fraction: float, records: int) -> int:
     """Line 16: floor(rho * N), with rho read as the decimal it was written as.
 

@@ -50,6 +50,10 @@ class Journal:
         self.read_links: Callable[[int, str | None], object] = lambda round, device: None
         """Called when what has crossed a device's link (None: each) is to be booked to a round."""
 
+    def in_groups(self, facts: int) -> None:
+        """Commit so many facts together, or fewer when a round is over."""
+        self._store.group = facts
+
     # ---- the server's sink --------------------------------------------------------------------------------------
 
     def opened(self, round: int, devices: int) -> None:

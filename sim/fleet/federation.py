@@ -46,6 +46,9 @@ from sim.torch_thread import torch_in_one_thread
 
 T = TypeVar("T")
 
+FACTS = 1000
+"""Facts of the study that are committed together, at least once a round."""
+
 
 async def run(federation: Federation, journal: Journal, threads: int | None = None) -> Finished:
     """Run all rounds and return how it ended; `threads` train, one per core by default.
@@ -103,6 +106,7 @@ class _Fleet:
     async def _run(self, clock: Clock, training: Offload, aggregating: Offload) -> Finished:
         federation, journal = self._federation, self._journal
         journal.read_links = self._read_links
+        journal.in_groups(FACTS)
         server = Server(federation.plan, server_method(federation.study), self._network.beside, clock, journal,
                         aggregating)  # fmt: skip
         serving = asyncio.create_task(server.serve(), name="server")
