@@ -57,6 +57,8 @@ class Clustering(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     mini-batch K-means'. These two and `initialisations`, left out, are the paper's for the kind of records: see
     `sim.presets`.
     `warm_start` begins each round from the centroids of the round before.
+    `device_quota` lets at most so many codes of one device into the pool, drawn by the seed; centroids with codes of
+    fewer than `minimum_devices_per_centroid` devices are not broadcast. Neither is the paper's.
     """
 
     algorithm: Algorithm = "gmm"
@@ -69,6 +71,16 @@ class Clustering(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     temperature: PositiveReal = 1.0
     batch_size: Positive = 4096
     warm_start: bool = False
+    device_quota: Positive | None = None
+    minimum_devices_per_centroid: Positive = 1
+
+
+class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How `fedavg` and `fedprox` combine models: by their mean, or withstanding a minority of hostile devices, by the
+    median of each coordinate or by its mean without the fraction `trim` of the values at each end."""
+
+    rule: Literal["mean", "median", "trimmed_mean"] = "mean"
+    trim: Annotated[float, Meta(gt=0.0, lt=0.5)] = 0.1
 
 
 class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -131,6 +143,7 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     broker: BrokerUrl = "embedded"
     training: Hyperparameters = Hyperparameters()
     clustering: Clustering = Clustering()
+    aggregation: Aggregation = Aggregation()
     privacy: Privacy = Privacy()
     participation: Participation = Participation()
     data: Data = Data()
@@ -195,6 +208,16 @@ def load_study(path_or_name: str | Path, overrides: Mapping[str, object] | None 
 
 def _check_method(study: Study, where: Callable[[str], str]) -> None:
     """Raise ConfigError for what the method cannot be combined with."""
+    if study.aggregation.rule != "mean" and study.method not in ("fedavg", "fedprox"):
+        raise ConfigError(
+            f'{where("aggregation.rule")}: aggregation.rule: {_shown(study.aggregation.rule)} is for fedavg and '
+            f'fedprox; allowed with method "{study.method}": "mean"'
+        )
+    if (needed := study.clustering.minimum_devices_per_centroid) > study.devices:
+        raise ConfigError(
+            f"{where('clustering.minimum_devices_per_centroid')}: clustering.minimum_devices_per_centroid: {needed} is "
+            f"more than the {study.devices} devices there are; allowed: a whole number from 1 to {study.devices}"
+        )
     if study.is_local:
         for key, value, usual in (("broker", study.broker, "embedded"), ("compute", study.compute, "real")):
             if value != usual:

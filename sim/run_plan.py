@@ -5,11 +5,13 @@ import os
 
 from broker_server.methods.base import ServerMethod
 from broker_server.methods.coded import coded
+from broker_server.methods.coordinate_median import CoordinateMedianServer
 from broker_server.methods.dp_fedavg import DpFedAvgServer
 from broker_server.methods.fedavg import FedAvgServer
 from broker_server.methods.fednova import FedNovaServer
 from broker_server.methods.fedprox import FedProxServer
 from broker_server.methods.gca import GcaServer
+from broker_server.methods.trimmed_mean import TrimmedMeanServer
 from broker_server.plan import RunPlan
 from edge_client.errors import ConfigError
 from edge_client.methods.base import Epochs
@@ -47,7 +49,12 @@ def _method(study: Study) -> ServerMethod:
     match study.method:
         case "gca":
             warm = study.clustering.warm_start
-            return GcaServer(hyper.latent_dim, hyper.upload_fraction, clustering_spec(study), seed, warm)
+            guards = study.clustering.device_quota, study.clustering.minimum_devices_per_centroid
+            return GcaServer(hyper.latent_dim, hyper.upload_fraction, clustering_spec(study), seed, warm, *guards)
+        case "fedavg" | "fedprox" if study.aggregation.rule == "median":
+            return CoordinateMedianServer(hyper, seed)
+        case "fedavg" | "fedprox" if study.aggregation.rule == "trimmed_mean":
+            return TrimmedMeanServer(hyper, seed, trim=study.aggregation.trim)
         case "fedavg":
             return FedAvgServer(hyper, seed)
         case "fedprox":

@@ -5,7 +5,7 @@ Each of them ends a round with theta_r + sum_i a_i (theta_i - theta_r), with wei
 sum to one, theta_r drops out exactly, and methods whose weights are equal give equal bits.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -16,6 +16,8 @@ from broker_server.methods.base import Upload
 from edge_client.errors import GcaError
 
 Vector = NDArray[np.float64]
+BLOCK = 65_536
+"""Coordinates looked at together by what needs the values of all devices side by side."""
 
 
 def sample_shares(uploads: Mapping[str, Upload]) -> dict[str, Fraction]:
@@ -34,6 +36,13 @@ def weighted_sum(theta_r: NDArray[Any], uploads: Mapping[str, Upload], weights: 
     terms = [(float(rest), theta_r)] if rest else []
     terms += [(float(weights[device]), uploads[device].arrays["parameters"]) for device in sorted(uploads)]
     return _running_sum(terms)
+
+
+def coordinate_blocks(uploads: Mapping[str, Upload]) -> Iterator[Vector]:
+    """Yield the models theta_i side by side, (C, at most `BLOCK`) in float64, rows in the order of device names."""
+    models = [uploads[device].arrays["parameters"] for device in sorted(uploads)]
+    for first in range(0, len(models[0]), BLOCK):
+        yield np.array([model[first : first + BLOCK] for model in models], dtype=np.float64)
 
 
 def as_broadcast(theta: Vector) -> NDArray[np.float32]:

@@ -2,7 +2,7 @@
 
 The aggregate is sum_i p_i theta_i with p_i = N_i / sum_j N_j over the devices whose upload came. N_i is what a device
 says of itself, so one that lies about it moves the mean as far as it likes, as does one that uploads a poisoned
-model: nothing here is meant to withstand that.
+model: nothing here is meant to withstand that (`coordinate_median.py` and `trimmed_mean.py` are).
 """
 
 from collections.abc import Mapping

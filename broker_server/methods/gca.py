@@ -1,20 +1,22 @@
 """Global Centroid Alignment, the server half: phase 2 of Algorithm 1 (lines 20 to 24)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from broker_server.clustering import ClusteringSpec, cluster
+from broker_server.clustering import Clustering, ClusteringSpec, cluster
 from broker_server.clustering.spec import Diagnostics
 from broker_server.methods.base import Aggregate, Sender, Upload
-from edge_client.errors import ProtocolError
+from edge_client.errors import GcaError, ProtocolError
 from edge_client.methods.gca import upload_size
 from edge_client.protocol.codec import Arrays
-from edge_client.seeds import digest
+from edge_client.seeds import digest, stream
 
 FP32 = 4
+Codes = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,10 @@ class GcaServer:
     """Pools the uploaded codes Z, clusters them and publishes centroids mu_k with their support N_k.
 
     With `warm_start` a round's clustering begins from the centroids of the round before instead of seeds of its own.
+
+    Two guards that the paper has not, off by default: `device_quota` is the most codes of one device that enter the
+    pool, drawn by the seed, so that a device's weight does not grow with the number of records it claims; centroids
+    backed by the codes of fewer than `minimum_devices` devices are not broadcast, so that no device alone places one.
     """
 
     latent_dim: int
@@ -29,6 +35,8 @@ class GcaServer:
     clustering: ClusteringSpec
     seed: int
     warm_start: bool = False
+    device_quota: int | None = None
+    minimum_devices: int = 1
     broadcasts_to_all: bool = False
 
     def upload_limit(self, sender: Sender) -> int:
@@ -47,12 +55,43 @@ class GcaServer:
             raise ProtocolError("latents hold NaN or infinity")
 
     def aggregate(self, round: int, uploads: Mapping[str, Upload], previous: Arrays | None = None) -> Aggregate:
-        latents = [uploads[device].arrays["latents"] for device in sorted(uploads)]  # line 21: Z
+        latents = [self._within_quota(round, device, uploads[device]) for device in sorted(uploads)]  # line 21: Z
         start = previous["centroids"] if self.warm_start and previous is not None else None
         seed = digest(self.seed, "clustering", round, size=6)
         found = cluster(latents, self.clustering, seed, initial_centroids=start)  # lines 22-23
-        broadcast = {name: getattr(found, name).astype(np.float32) for name in ("centroids", "support")}  # line 24
-        return Aggregate(broadcast, msgspec.to_builtins(found.diagnostics), _remarks(found.diagnostics))
+        backed = self._backed(found, [len(codes) for codes in latents])
+        broadcast = {n: getattr(found, n)[backed].astype(np.float32) for n in ("centroids", "support")}  # line 24
+        diagnostics = msgspec.to_builtins(found.diagnostics) | {"unbacked_centroids": int((~backed).sum())}
+        return Aggregate(broadcast, diagnostics, _remarks(found.diagnostics) + self._dropped(found, backed))
+
+    def _within_quota(self, round: int, device: str, upload: Upload) -> Codes:
+        """Return a device's codes, or as many of them as one device may bring, in their order."""
+        codes: Codes = upload.arrays["latents"]
+        if self.device_quota is None or len(codes) <= self.device_quota:
+            return codes
+        drawn = stream(self.seed, "quota", round, device).choice(len(codes), self.device_quota, replace=False)
+        return codes[np.sort(drawn)]
+
+    def _backed(self, found: Clustering, sizes: Sequence[int]) -> NDArray[np.bool_]:
+        """Return which centroids (K',) enough devices stand behind, for devices that brought `sizes` codes each."""
+        kept = np.subtract(sizes, found.diagnostics.dropped)  # codes that the pool left out have no label
+        pairs = np.unique(np.column_stack((found.labels, np.repeat(np.arange(len(kept)), kept))), axis=0)
+        backed: NDArray[np.bool_] = np.bincount(pairs[:, 0], minlength=len(found.support)) >= self.minimum_devices
+        if self.minimum_devices <= 1:  # nothing was asked: a centroid that is nobody's nearest travels as well
+            backed[:] = True
+        if not backed.any():
+            raise GcaError(
+                f"none of {len(backed)} centroids has codes of {self.minimum_devices} devices; "
+                "lower clustering.minimum_devices_per_centroid or clustering.components"
+            )
+        return backed
+
+    def _dropped(self, found: Clustering, backed: NDArray[np.bool_]) -> tuple[str, ...]:
+        """Say what was not broadcast."""
+        if backed.all():
+            return ()
+        count, support = int((~backed).sum()), float(found.support[~backed].sum())
+        return (f"{count} centroids of fewer than {self.minimum_devices} devices dropped, support {support:g}",)
 
 
 def _remarks(diagnostics: Diagnostics) -> tuple[str, ...]:

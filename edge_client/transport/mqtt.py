@@ -181,7 +181,7 @@ class _LastWords(logging.Handler):
 
 def _notice_an_early_end(client: aiomqtt.Client, last_words: _LastWords) -> None:
     """Let connecting fail as soon as the broker hangs up; aiomqtt would wait for its answer until the time-out."""
-    pass_on = client._client.on_disconnect
+    pass_on: Any = client._client.on_disconnect
 
     def ended(*told: Any) -> None:
         if not client._connected.done():
