@@ -19,7 +19,7 @@ from broker_server.records import Outcome
 from broker_server.server import Server
 from edge_client.clock import Clock, RealClock
 from edge_client.device import Device, live
-from edge_client.errors import GcaError
+from edge_client.errors import GcaError, in_words
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.model.choice import trainer_for
 from edge_client.model.trainer import Trainer
@@ -166,8 +166,10 @@ class _Fleet:
         """Let a device's failure be the fleet's."""
         if task.cancelled() or (error := task.exception()) is None or self._failure.done():
             return
-        reason = str(error) if isinstance(error, GcaError) else f"{type(error).__name__}: {error}"
-        self._failure.set_exception(GcaError(reason if name in reason else f"{name}: {reason}"))
+        reason = in_words(error)
+        told = GcaError(reason if name in reason else f"{name}: {reason}")
+        # That nobody reads what is printed is no fault of the device whose report was printed.
+        self._failure.set_exception(error if isinstance(error, BrokenPipeError) else told)
         self._failure.exception()  # seen, also if nobody waits any more
 
     async def _done(self, devices: "list[asyncio.Task[None]]") -> None:

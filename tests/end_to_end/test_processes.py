@@ -53,9 +53,12 @@ def test_no_process_survives_the_command(tmp_path: Path, sent: signal.Signals) -
         assert store.rows("SELECT count(*) FROM runs") == [(1,)]
 
 
-def test_a_reader_that_has_seen_enough_ends_the_run_quietly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("clock", ["real", "virtual"])
+def test_a_reader_that_has_seen_enough_ends_the_run_quietly(tmp_path: Path, clock: str) -> None:
     """As `gca simulate | head -n 1`."""
-    run = start(tmp_path / "study", "demo", "--rounds", "500", "--link", "none")
+    run = start(
+        tmp_path / "study", "demo", "--rounds", "500", "--link", "none", "--clock", clock, "--hardware", "pi-4b"
+    )
     assert run.stdout is not None and run.stderr is not None
     run.stdout.readline()
     family = descendants(run.pid)
