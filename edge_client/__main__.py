@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from edge_client.errors import GcaError
 
 if TYPE_CHECKING:
+    from edge_client.csv_records import Columns
     from edge_client.protocol.messages import Telemetry
+    from edge_client.records import Records
 
 # Before numpy is imported: local training gains nothing from more BLAS threads, and results must not depend on them.
 for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -20,11 +22,15 @@ for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 
 MAX_RATE = 1e15
 """Bits per second; what a message can carry."""
-EXAMPLE = """example:
+EXAMPLE = """examples:
   gca device --broker mqtt://192.168.1.10 --run magic --id pi-kitchen --data records.npz
+  gca device --broker mqtt://192.168.1.10 --run pumps --id pi-1 --csv pump.csv --label state --normal ok
+  gca device --csv pump.csv --label state --normal ok --write-scaler pumps.json; then --scaler pumps.json on each device
 
 records.npz holds an array `samples` of shape (records, features): normal records, standardised as on every other
-device of the run; optionally `test` and `labels` (1 = anomaly) to evaluate on. The password is read from GCA_PASSWORD.
+device of the run; optionally `test` and `labels` (1 = anomaly) to evaluate on. A CSV file is standardised here, with
+this device's own means and deviations or with those of a --scaler that all devices share; it trains on the first four
+fifths of the normal records. The password is read from GCA_PASSWORD.
 """
 
 
@@ -35,10 +41,17 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = command.add_argument
-    add("--broker", required=True, metavar="URL", help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT]")
-    add("--run", required=True, help="name of the run, as the server has it")
-    add("--id", required=True, help="this device's name, unique in the run")
-    add("--data", required=True, type=Path, metavar="FILE.npz", help="this device's records")
+    add("--broker", metavar="URL", help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT]")
+    add("--run", help="name of the run, as the server has it")
+    add("--id", help="this device's name, unique in the run")
+    records = command.add_mutually_exclusive_group(required=True)
+    records.add_argument("--data", type=Path, metavar="FILE.npz", help="this device's records")
+    records.add_argument("--csv", type=Path, metavar="FILE.csv", help="this device's records, under column names")
+    add("--label", metavar="COLUMN", help="column of the CSV file that says which records are normal (default: all)")
+    add("--normal", metavar="VALUE", help="what it holds for those (default 0)")
+    add("--drop", metavar="COLUMN", action="append", help="column to leave out; may be given several times")
+    add("--scaler", type=Path, metavar="FILE", help="standardise the CSV file with these means and deviations")
+    add("--write-scaler", type=Path, metavar="FILE", help="write the CSV file's means and deviations and exit")
     add("--username", help="user name at the broker; default: the device's name when GCA_PASSWORD is set")
     add("--ca-file", metavar="FILE", help="PEM file of the CA that signed the broker's certificate")
     add("--cert", metavar="FILE", help="PEM file of this device's certificate, for a broker that asks who it is")
@@ -61,9 +74,11 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one device to the end of its run; return the exit code."""
-    arguments = parser().parse_args(argv)
+    command = parser()
+    arguments = command.parse_args(argv)
+    _check(command, arguments)
     try:
-        _run(arguments)
+        _write_scaler(arguments) if arguments.write_scaler else _run(arguments)
         sys.stdout.flush()
     except (KeyboardInterrupt, CancelledError):  # cancelled: SIGTERM, the same as Ctrl-C
         print("interrupted", file=sys.stderr)
@@ -83,6 +98,51 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _check(command: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Leave with a line on usage unless the options go together."""
+    if arguments.csv is None:
+        for option in ("label", "normal", "drop", "scaler", "write_scaler"):
+            if getattr(arguments, option) is not None:
+                command.error(f"--{option.replace('_', '-')} belongs to a CSV file: give --csv")
+    if arguments.normal is not None and arguments.label is None:
+        command.error("--normal is a value of the label column: give --label")
+    if arguments.scaler and arguments.write_scaler:
+        command.error("--scaler and --write-scaler: give one of them")
+    needed = [] if arguments.write_scaler else ["broker", "run", "id"]
+    if absent := [f"--{option}" for option in needed if getattr(arguments, option) is None]:
+        command.error(f"the following arguments are required: {', '.join(absent)}")
+
+
+def _write_scaler(arguments: argparse.Namespace) -> None:
+    from edge_client.csv_records import load_csv
+    from edge_client.scaler import write_scaler
+
+    _, scaler, told = load_csv(arguments.csv, _columns(arguments))
+    write_scaler(arguments.write_scaler, scaler)
+    print(f"{arguments.csv}: {told}")
+    print(f"{arguments.write_scaler}: means and deviations of {len(scaler.columns)} columns of {arguments.csv}")
+
+
+def _columns(arguments: argparse.Namespace) -> "Columns":
+    from edge_client.csv_records import Columns
+
+    return Columns(arguments.label, "0" if arguments.normal is None else arguments.normal, tuple(arguments.drop or ()))
+
+
+def _records(arguments: argparse.Namespace) -> "Records":
+    """Return this device's records, saying what was made of a CSV file."""
+    from edge_client.csv_records import load_csv
+    from edge_client.records import load_records
+    from edge_client.scaler import read_scaler
+
+    if arguments.csv is None:
+        return load_records(arguments.data)
+    scaler = read_scaler(arguments.scaler) if arguments.scaler else None
+    records, _, told = load_csv(arguments.csv, _columns(arguments), scaler)
+    print(f"{arguments.csv}: {told}; standardised with {arguments.scaler or 'its own means and deviations'}")
+    return records
+
+
 def _run(arguments: argparse.Namespace) -> None:
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
@@ -95,7 +155,6 @@ def _run(arguments: argparse.Namespace) -> None:
     from edge_client.errors import ConfigError
     from edge_client.offload import into
     from edge_client.protocol.messages import COMPLETED, SERVER, Name, Telemetry
-    from edge_client.records import load_records
     from edge_client.seeds import stream
     from edge_client.session import Identity, Session
     from edge_client.stopping import until_told_to_stop
@@ -109,7 +168,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.id == SERVER:
         raise ConfigError(f"--id {SERVER}: that is the server's own name; give this device another")
     pace = _pace(arguments)
-    records = load_records(arguments.data)
+    records = _records(arguments)
     password = os.environ.get("GCA_PASSWORD")
     username = arguments.username or (arguments.id if password else None)
     where = endpoint(arguments.broker, username=username, password=password, ca_file=arguments.ca_file,
