@@ -122,7 +122,9 @@ class Session:
         payload = payload_bytes(arrays)  # belongs to the first sending; what follows are repetitions
         unsent: Sequence[int] = range(len(chunks))
         while (fate := self._fate(round)) is None:
-            transport = await self._until(self._ready)
+            await self._until(lambda: self._fate(round) or self._ready())
+            if (transport := self._ready()) is None:
+                continue  # the run has ended, and nobody is left to answer
             told = self.mail.welcome
             await self._try(self._send(transport, [chunks[i] for i in unsent], payload))
             payload = 0
