@@ -15,7 +15,8 @@ ENVELOPE = 4096
 class Collection:
     """One round from its opening to its close. `instances` are the processes that were asked: a device that
     restarted in the middle does not know the round, so nobody waits for it. `audience` are those that will hear the
-    broadcast: the same, or all that had joined by then; `left_out` were away for too long to be drawn."""
+    broadcast: the same, or all that had joined by then; `left_out` were away for too long to be drawn. `wanted` is
+    how many uploads are enough; None: all that may come."""
 
     round: int
     cohort: Cohort
@@ -23,6 +24,7 @@ class Collection:
     opened_s: float
     audience: dict[str, str]
     left_out: dict[str, str] = field(default_factory=dict)
+    wanted: int | None = None
     outstanding: dict[str, None] = field(init=False)
     """The devices that may still deliver, in the order they were asked."""
     parts: dict[str, Reassembly] = field(default_factory=dict)
@@ -46,6 +48,11 @@ class Collection:
         """Wait no longer for a device: it has gone, or does not know of the round."""
         self.gone.add(device)
         self.outstanding.pop(device, None)
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are as many uploads as the round wants."""
+        return self.wanted is not None and len(self.accepted) >= self.wanted
 
     @property
     def missing(self) -> tuple[str, ...]:

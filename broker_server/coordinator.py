@@ -8,7 +8,6 @@ whenever they reconnect or hear a round announced anew; every answer can be give
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from math import floor
 from typing import Any
 
 from broker_server.actions import (
@@ -39,7 +38,7 @@ from broker_server.reports import Reports
 from broker_server.round_limit import RoundLimit
 from broker_server.start import Start
 from broker_server.stragglers import Stragglers
-from edge_client.cohort import draw, takes_part
+from edge_client.cohort import draw, sizes, takes_part
 from edge_client.errors import ProtocolError
 from edge_client.protocol import topics
 from edge_client.protocol.codec import Arrays, decode, payload_bytes
@@ -268,14 +267,15 @@ class Coordinator:
         if not joined:
             return self._end(False, f"round {round}: no device is left", now)
         there = self.members.roll_call()
-        size = max(1, floor(self.plan.participation * len(there) + 1e-9))
+        wanted, size = sizes(len(there), self.plan.participation, self.plan.over_selection)
         cohort, chosen = draw(there, size, self.plan.seed, round)
         self._previous = self.collection
         asked = {d: joined[d].instance for d in chosen}
         everyone = {d: member.instance for d, member in joined.items()}
         audience = everyone if self.method.broadcasts_to_all else dict(asked)
         left_out = {d: instance for d, instance in everyone.items() if d not in there}
-        self.collection = Collection(round, cohort, asked, now, audience, left_out)
+        enough = wanted if self.plan.over_selection > 1 else None
+        self.collection = Collection(round, cohort, asked, now, audience, left_out, enough)
         self._closed_s = self._deserted_s = None
         return [Opened(round, len(chosen)), self._state(), *self._progress(now)]
 
@@ -321,7 +321,7 @@ class Coordinator:
         return [note, self._herald.reject(device, round, "invalid", why), *self._progress(now)]
 
     def _progress(self, now: float) -> list[Action]:
-        """Close the round when nobody is outstanding, or when waiting any longer is pointless."""
+        """Close the round when nobody is outstanding, enough is here, or waiting any longer is pointless."""
         collection = self.collection
         if collection is None or not self._collecting:
             return []
@@ -332,7 +332,7 @@ class Coordinator:
         elif self._deserted_s is None:
             self._deserted_s = now
         due = self.due(now)
-        if outstanding and (due is None or now < due):
+        if outstanding and not collection.enough and (due is None or now < due):
             return []
         self._closed_s = now
         if len(collection.accepted) < self.plan.quorum:

@@ -16,7 +16,8 @@ from edge_client.protocol.messages import Name
 class RunPlan:
     """`run` is the topic name, `incarnation` (8 hex digits) this server's life of it.
 
-    participation: fraction phi of the joined devices that takes part in a round.
+    participation: fraction phi of the joined devices that takes part in a round. over_selection: how many times as many
+    are asked; a round that asks more than it wants closes when as many uploads as it wants are in.
     devices: how many are expected; round 1 waits up to `join_s` (None: `patience_s`) for all of them and then goes on
     with those it has, if they are at least `minimum_devices`. quorum: how many uploads a round needs to count.
     input_dim: the width of a record; None: that of the first device to join.
@@ -33,6 +34,7 @@ class RunPlan:
     rounds: int
     hyper: Hyperparameters = field(default_factory=Hyperparameters)
     participation: float = 1.0
+    over_selection: float = 1.0
     devices: int = 1
     minimum_devices: int = 1
     quorum: int = 1

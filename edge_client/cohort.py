@@ -5,6 +5,7 @@ The server publishes the m-th smallest, not a list of names.
 """
 
 from collections.abc import Iterable
+from math import ceil, floor
 
 from edge_client.protocol.messages import Cohort
 from edge_client.seeds import digest
@@ -19,6 +20,12 @@ def ticket(seed: int, round: int, device: str) -> bytes:
 
 def takes_part(cohort: Cohort, seed: int, round: int, device: str) -> bool:
     return ticket(seed, round, device) <= cohort.below
+
+
+def sizes(devices: int, fraction: float, over_selection: float = 1.0) -> tuple[int, int]:
+    """Return how many uploads a round wants of so many devices, and how many of them it asks."""
+    wanted = max(1, floor(fraction * devices + 1e-9))
+    return wanted, min(devices, ceil(over_selection * wanted - 1e-9))
 
 
 def draw(devices: Iterable[str], size: int, seed: int, round: int) -> tuple[Cohort, tuple[str, ...]]:

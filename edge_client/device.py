@@ -35,7 +35,10 @@ R = TypeVar("R")
 @dataclass(frozen=True)
 class Device:
     """What one device brings along. `evaluate` says when its model is judged; `flops_per_s` makes training last
-    as long as on a board of that speed (None: as long as it takes here); `trainer` chooses the arithmetic."""
+    as long as on a board of that speed (None: as long as it takes here); `trainer` chooses the arithmetic.
+
+    In rounds in which it is `silent` it does nothing, as if it were broken, but keeps its connection.
+    """
 
     records: Records
     session: Session
@@ -45,6 +48,7 @@ class Device:
     evaluate: Literal["epoch", "round", "never"] = "epoch"
     flops_per_s: float | None = None
     trainer: Callable[[Hyperparameters, int], Trainer] = trainer_for
+    silent: Callable[[int], bool] = lambda round: False
 
 
 async def live(device: Device) -> ModelState:
@@ -60,6 +64,10 @@ async def live(device: Device) -> ModelState:
             last = work.welcome.round
             while (opening := await session.next_round(last)).state != "ended":
                 last, notes = opening.round, _Round(opening.round)
+                if device.silent(last):
+                    notes.outcome, notes.detail = "missed", "silent in this round"
+                    await device.report(work.telemetry(notes, state))
+                    continue
                 taking_part = takes_part(opening.cohort or EVERYONE, work.welcome.seed, last, session.who.device)
                 state = await _round(work, state, notes, taking_part)
                 await device.report(work.telemetry(notes, state))

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib import resources
 from importlib.resources.abc import Traversable
-from math import floor
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
+from edge_client.cohort import sizes
 from edge_client.errors import ConfigError
 from edge_client.hyperparameters import Fraction, Hyperparameters, Positive, PositiveReal
 
@@ -97,7 +97,9 @@ class Participation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     `fraction` is phi. The server waits `wait_seconds` for all devices to appear and then goes on with those it has,
     if they are at least `minimum_devices` ("all": every device of the study, else the run ends). `deadline` ends a
     round's uploads: "auto" is `grace` times what bytes, link and compute let expect, and `wait_seconds`; a number is
-    seconds. A round with fewer than `quorum` uploads ends the run.
+    seconds. A round with fewer than `quorum` uploads ends the run. With `over_selection` a round asks so many times
+    as many devices and closes when as many uploads are in as `fraction` wants: the rest is late. `dropout` is the share
+    of rounds in which an emulated device is silent, drawn from the seed; it is waited for until the deadline.
     """
 
     fraction: Fraction = 1.0
@@ -106,6 +108,8 @@ class Participation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     deadline: Literal["auto"] | Seconds = "auto"
     grace: Annotated[float, Meta(ge=1.0, le=1e3)] = 3.0
     quorum: Positive = 1
+    over_selection: Annotated[float, Meta(ge=1.0, le=100.0)] = 1.0
+    dropout: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
 
 
 class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -194,12 +198,18 @@ def load_study(path_or_name: str | Path, overrides: Mapping[str, object] | None 
             f"{sources}: participation.minimum_devices: {minimum} is more than the {study.devices} devices there are; "
             f'allowed: "all" or a whole number from 1 to {study.devices}'
         )
-    drawn = max(1, floor(study.participation.fraction * study.devices + 1e-9))
+    drawn, _ = sizes(study.devices, study.participation.fraction)
     if (quorum := study.participation.quorum) > drawn:
         keys = {"devices", "participation.quorum", "participation.fraction"}
         raise ConfigError(
             f"{COMMAND_LINE if keys & given.keys() else where}: participation.quorum: {quorum} is more than the "
             f"{drawn} devices that a round asks; allowed: a whole number from 1 to {drawn}"
+        )
+    if study.participation.dropout and study.participation.deadline == "auto":
+        source = COMMAND_LINE if "participation.dropout" in given else where
+        raise ConfigError(
+            f'{source}: participation.dropout: who is silent is waited for until the deadline, and "auto" may have '
+            "none in round 1; allowed with participation.deadline in seconds"
         )
     _check_method(study, lambda key: COMMAND_LINE if key in given else where)
     _check_isolation(study, lambda key: COMMAND_LINE if key in given else where)

@@ -8,9 +8,8 @@ wire bytes (whether two small packets share a segment is a matter of millisecond
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import floor
 
-from edge_client.cohort import draw
+from edge_client.cohort import draw, sizes
 from edge_client.errors import ConfigError
 from edge_client.methods.gca import upload_size
 from edge_client.model.autoencoder import Architecture
@@ -145,8 +144,9 @@ def _shards(study: Study, dataset: Dataset) -> dict[str, int]:
 
 def _cohort(study: Study, shards: Mapping[str, int]) -> tuple[Cohort, tuple[str, ...]]:
     """Return who trains in round 1, as the server will draw them; without a server, all."""
-    share = 1.0 if study.is_local else study.participation.fraction
-    return draw(shards, max(1, floor(share * len(shards) + 1e-9)), study.seed, 1)
+    who = study.participation
+    _, asked = (0, len(shards)) if study.is_local else sizes(len(shards), who.fraction, who.over_selection)
+    return draw(shards, asked, study.seed, 1)
 
 
 # ---- what it takes -------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def _notes(study: Study, dataset: Dataset, uploaded: int) -> Iterable[str]:
         )
     if study.is_local:
         yield f"method {study.method} uses no network: link and participation are nothing to it"
-    elif study.participation.fraction < 1:
+    elif study.participation.fraction < 1 or study.participation.dropout:
         yield "the devices that take part change with the round; the figures are those of round 1"
     if study.method == "centralized":
         size = bytes_text(dataset.train.nbytes)

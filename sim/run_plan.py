@@ -32,6 +32,7 @@ def run_plan(study: Study, name: str, input_dim: int | None = None, join_s: floa
     return RunPlan(
         run=name, incarnation=os.urandom(4).hex(), method=study.method, seed=study.seed, rounds=study.rounds,
         hyper=study.training, participation=study.participation.fraction,
+        over_selection=study.participation.over_selection,
         devices=1 if study.method == "centralized" else study.devices,
         minimum_devices=study.minimum_devices,
         patience_s=study.participation.wait_seconds, deadline_s=study.participation.deadline,

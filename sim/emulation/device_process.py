@@ -22,6 +22,7 @@ from edge_client.seeds import stream
 from edge_client.session import Identity, Session
 from edge_client.transport.mqtt import Endpoint, connector
 from sim.emulation.child import begin, die_with_parent
+from sim.emulation.dropout import silences
 from sim.emulation.models import save_model
 from sim.emulation.pipe import DeviceDone, DeviceFailed, DeviceLog, DeviceTold, FromDevice, Pipe
 
@@ -42,6 +43,7 @@ class DeviceSpec(msgspec.Struct, frozen=True):
     evaluate: Literal["epoch", "round", "never"]
     flops_per_s: float | None
     seed: int
+    dropout: float
 
 
 def main(spec: bytes, connection: Connection) -> None:
@@ -73,6 +75,7 @@ async def _live(spec: DeviceSpec, pipe: Pipe[FromDevice]) -> None:
         pipe.send(DeviceTold(telemetry))
 
     with ThreadPoolExecutor(1) as pool:
-        device = Device(records, session, clock, into(pool), report, spec.evaluate, spec.flops_per_s)
+        device = Device(records, session, clock, into(pool), report, spec.evaluate, spec.flops_per_s,
+                        silent=silences(spec.seed, spec.device, spec.dropout))  # fmt: skip
         state = await live(device)
     save_model(Path(spec.model), state, spec.device, spec.run)

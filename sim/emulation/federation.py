@@ -160,6 +160,7 @@ class _Emulation:
                 up_rate=profile.up or 0.0, down_rate=profile.down or 0.0, keepalive=keepalive(profile, chunk),
                 chunk_size=chunk, evaluate=federation.study.evaluation.every,
                 flops_per_s=boards[shard.device].training_flops, seed=federation.plan.seed,
+                dropout=federation.study.participation.dropout,
             )  # fmt: skip
             child: Child[FromDevice] = Child(self._context, shard.device, device_main, spec, FromDevice)
             self.children.append(child)

@@ -23,12 +23,13 @@ from edge_client.errors import GcaError, in_words
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.model.choice import trainer_for
 from edge_client.model.trainer import Trainer
-from edge_client.offload import Offload, into
+from edge_client.offload import Offload, into, no_sooner
 from edge_client.protocol.messages import Telemetry
 from edge_client.records import Records, load_records
 from edge_client.seeds import digest, stream
 from edge_client.session import Identity, Session
 from sim.devices import device_boards, device_links, in_short
+from sim.emulation.dropout import silences
 from sim.emulation.federation import FAREWELL_S, Federation, Finished
 from sim.emulation.journal import Journal
 from sim.emulation.models import save_model, state_sha256
@@ -45,6 +46,10 @@ from sim.run_plan import server_method
 from sim.torch_thread import torch_in_one_thread
 
 T = TypeVar("T")
+
+TURN_S = 5e-3
+"""Virtual seconds from the last upload of a round to its broadcast, whatever aggregation takes here: a server needs a
+moment, in which the acceptance leaves alone. Sent at once, the two would share a segment, and it would arrive later."""
 
 FACTS = 1000
 """Facts of the study that are committed together, at least once a round."""
@@ -98,7 +103,7 @@ class _Fleet:
         clock = VirtualClock(loop)
         crew, apart = Inline(clock) if self._synthetic else Crew(self._threads, clock), Crew(1, clock)
         try:
-            return await self._run(clock, crew.offload, apart.offload)
+            return await self._run(clock, crew.offload, lambda job: no_sooner(clock, TURN_S, apart.offload(job)))
         finally:
             crew.close()
             apart.close()
@@ -153,7 +158,8 @@ class _Fleet:
 
         device = Device(records, session, clock, training, report,
                         "never" if self._synthetic else federation.study.evaluation.every, self._speeds[name],
-                        self._trainer(name))  # fmt: skip
+                        self._trainer(name),
+                        silent=silences(federation.plan.seed, name, federation.study.participation.dropout))  # fmt: skip
         state = await live(device)
         if not self._synthetic:
             save_model(self._model(shard), state, name, federation.plan.run)
@@ -173,8 +179,9 @@ class _Fleet:
         self._failure.exception()  # seen, also if nobody waits any more
 
     async def _done(self, devices: "list[asyncio.Task[None]]") -> None:
-        """Wait until every device has gone."""
-        patience = max(FAREWELL_S, self._federation.plan.patience_s)  # their links may be slow to the last byte
+        """Wait until every device has gone: their links may be slow to the last byte, which costs no virtual time."""
+        virtual = isinstance(asyncio.get_running_loop(), VirtualLoop)
+        patience = None if virtual else max(FAREWELL_S, self._federation.plan.patience_s)
         try:
             await asyncio.wait_for(self._unless_failed(asyncio.ensure_future(asyncio.wait(devices))), patience)
         except TimeoutError:
