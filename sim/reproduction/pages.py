@@ -15,6 +15,7 @@ ACCURACY_CAPTION = (
     "end, the instants that all methods share"
 )
 EXTRACTION_CAPTION = "mean±standard deviation over seeds, the server's attack on the first device"
+INSTANTS = ("at ends", "final", "peaks fell at")
 WORDS = {"dataset", "row", "verdict", "peaks fell at"}
 COLUMNS = (
     "table", "dataset", "row", "published_mean", "published_std", "ours_mean", "ours_std",
@@ -29,15 +30,16 @@ def show(table: str, compared: Sequence[Compared], console: Console) -> None:
     page = Table(
         title=f"{table}: {TITLES[table]}", title_justify="left", caption_justify="left", box=None, pad_edge=False
     )
-    page.caption = EXTRACTION_CAPTION if table in EXTRACTION else ACCURACY_CAPTION
-    for name in ("dataset", "row", "published", "ours", "diff.", "verdict", "at ends", "final", "peaks fell at"):
+    judged = table not in EXTRACTION  # an accuracy, which belongs to one instant among others
+    page.caption = ACCURACY_CAPTION if judged else EXTRACTION_CAPTION
+    for name in ("dataset", "row", "published", "ours", "diff.", "verdict", *(INSTANTS if judged else ())):
         page.add_column(name, justify="left" if name in WORDS else "right", no_wrap=name != "peaks fell at")
     for one in compared:
         figure = one.figure
         page.add_row(
             figure.dataset, figure.label, f"{figure.mean:.2f}±{figure.std:.2f}", _ours(one),
             "-" if one.difference is None else f"{one.difference:+.2f}", one.verdict,
-            _mean(one, "at_round_end", "{:.2f}"), _mean(one, "final", "{:.2f}"), _where(one),
+            *((_mean(one, "at_round_end", "{:.2f}"), _mean(one, "final", "{:.2f}"), _where(one)) if judged else ()),
         )  # fmt: skip
     console.print(page)
     for cut in sorted({one.cut for one in compared if one.cut}):
