@@ -29,6 +29,10 @@ def server(
     data_dir: Annotated[
         Path | None, typer.Option(help="folder with the dataset's files: only devices with records as wide may join")
     ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="answer Prometheus here, under /metrics")
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(help="address for that; 0.0.0.0 for all")] = "127.0.0.1",
     json_: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
     quiet: Annotated[bool, typer.Option(help="print only the summary")] = False,
 ) -> None:
@@ -60,7 +64,8 @@ def server(
     asyncio.run(require_broker(where))
     directory = make_directory(output or Path("studies") / run)
     display = progress(sys.stderr if json_ else sys.stdout, study.rounds, quiet=quiet or json_)
-    width = serve_run(study, plan, where, directory, display)
+    metrics_at = None if metrics_port is None else (metrics_host, metrics_port)
+    width = serve_run(study, plan, where, directory, display, metrics_at=metrics_at)
     if json_:
         print(json.dumps(result_json(directory)))
     else:
