@@ -68,3 +68,6 @@ CREATE TABLE events (
     run INTEGER NOT NULL, round INTEGER NOT NULL, device TEXT, kind TEXT NOT NULL, count INTEGER NOT NULL, detail TEXT
 );
 """
+
+OF_ROUNDS = ("rounds", "participants", "transfers", "wire", "evaluations", "stages", "events")
+"""The tables whose rows belong to a round."""

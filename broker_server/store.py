@@ -9,14 +9,14 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from broker_server.plan import RunPlan
 from broker_server.records import Amendment, AttackRecord, Closing, Outcome, RoundRecord
-from broker_server.schema import ATTACKS, TABLES, VERSION
+from broker_server.schema import ATTACKS, OF_ROUNDS, TABLES, VERSION
 from edge_client.errors import EnvironmentFault
 from edge_client.protocol.messages import Tally, Telemetry
 
@@ -56,6 +56,15 @@ class StudyStore:
             if version != VERSION:
                 raise EnvironmentFault(f"{path}: is of version {version}, this program reads version {VERSION}")
             return cls(path, connection)
+
+    @staticmethod
+    def is_made(directory: Path) -> bool:
+        """Whether a store is there; one whose making was cut short holds no table yet."""
+        path = directory / FILE
+        if not path.exists():
+            return False
+        with _faults(path), closing(sqlite3.connect(_read_only(path), uri=True)) as connection:
+            return bool(connection.execute("SELECT 1 FROM sqlite_master").fetchone())
 
     def close(self) -> None:
         """Close, with all that was written down."""
@@ -157,6 +166,17 @@ class StudyStore:
                 (outcome.completed, outcome.reason, seconds_wall, outcome.ended_s, state_sha256, run),
             )
 
+    def rewind(self, run: int, completed: int) -> None:
+        """Forget what was written down of the rounds after this one (0: of all), and how the run ended."""
+        with self._transaction(durable=True) as write:
+            for table in OF_ROUNDS:
+                write.execute(f"DELETE FROM {table} WHERE run = ? AND round > ?", (run, completed or -1))  # noqa: S608
+            write.execute(
+                "UPDATE runs SET completed = NULL, reason = NULL, seconds_wall = NULL, seconds_clock = NULL, "
+                "state_sha256 = NULL WHERE run = ?",
+                (run,),
+            )
+
     def record_attack(self, run: int, record: AttackRecord) -> None:
         """Write down what an attack found, in place of an earlier outcome of the same settings."""
         key = (run, record.device, record.attack, record.knows, record.round, record.starts, record.steps)
@@ -203,6 +223,24 @@ class StudyStore:
         """Return the rows of a query; `results.py` has the questions worth asking."""
         with _faults(self.path):
             return self._connection.execute(query, values).fetchall()
+
+    def is_whole(self, run: int, round: int, devices: int, *, networked: bool) -> bool:
+        """Whether all is written down of a round: what the server has to say of it, each device and each link."""
+        query = "SELECT count(*) FROM rounds WHERE run = ? AND round = ?"
+        told = "SELECT count(DISTINCT device) FROM stages WHERE run = ? AND round = ?"
+        if networked:
+            told = "SELECT count(DISTINCT device) FROM transfers WHERE run = ? AND round = ? AND side = 'device'"
+        wire = "SELECT count(DISTINCT device || direction) FROM wire WHERE run = ? AND round = ?"
+        return (
+            self.rows(query, run, round) == [(1,)]
+            and self.rows(told, run, round) == [(devices,)]
+            and (not networked or self.rows(wire, run, round) == [(2 * devices,)])
+        )
+
+    def published_s(self, run: int, round: int) -> float:
+        """Return when a round was over, on the run's clock."""
+        ((seconds,),) = self.rows("SELECT published_s FROM rounds WHERE run = ? AND round = ?", run, round)
+        return float(seconds)
 
 
 def _stages(key: tuple[int, int, str], told: Telemetry, now: float | None) -> list[tuple[Any, ...]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Literal, ParamSpec, TypeVar
 
+from edge_client.checkpoint import Checkpoint
 from edge_client.clock import Clock
 from edge_client.cohort import EVERYONE, takes_part
 from edge_client.errors import GcaError, ProtocolError, in_words
@@ -24,7 +25,7 @@ from edge_client.model.autoencoder import FloatArray
 from edge_client.model.choice import trainer_for
 from edge_client.model.trainer import ModelState, Trainer
 from edge_client.offload import Offload, no_sooner
-from edge_client.protocol.messages import Evaluation, Phase, Telemetry, Welcome
+from edge_client.protocol.messages import COMPLETED, Evaluation, Phase, Telemetry, Welcome
 from edge_client.records import Records
 from edge_client.session import Session
 
@@ -37,7 +38,9 @@ class Device:
     """What one device brings along. `evaluate` says when its model is judged; `flops_per_s` makes training last
     as long as on a board of that speed (None: as long as it takes here); `trainer` chooses the arithmetic.
 
-    In rounds in which it is `silent` it does nothing, as if it were broken, but keeps its connection.
+    `keep` writes down what the device could go on from, after every `keep_every`-th round. After a stop, `resume`
+    returns what was kept of this run; its round is over for the server too. In rounds in which it is `silent` it does
+    nothing, as if it were broken, but keeps its connection.
     """
 
     records: Records
@@ -48,6 +51,9 @@ class Device:
     evaluate: Literal["epoch", "round", "never"] = "epoch"
     flops_per_s: float | None = None
     trainer: Callable[[Hyperparameters, int], Trainer] = trainer_for
+    keep: Callable[[Checkpoint], None] | None = None
+    keep_every: int = 1
+    resume: Callable[[Welcome], Checkpoint | None] = lambda welcome: None
     silent: Callable[[int], bool] = lambda round: False
 
 
@@ -60,7 +66,7 @@ async def live(device: Device) -> ModelState:
     async with _connected(session):
         try:
             work = _Work(device, await session.welcome())
-            state = await work.do("initialisation", device.offload(work.method.initial, work.context(_Round(0))))
+            state = await work.begin()
             last = work.welcome.round
             while (opening := await session.next_round(last)).state != "ended":
                 last, notes = opening.round, _Round(opening.round)
@@ -70,6 +76,7 @@ async def live(device: Device) -> ModelState:
                     continue
                 taking_part = takes_part(opening.cohort or EVERYONE, work.welcome.seed, last, session.who.device)
                 state = await _round(work, state, notes, taking_part)
+                await work.keep(last, state)
                 await device.report(work.telemetry(notes, state))
         except Exception as error:
             await session.leave("failed", in_words(error))
@@ -172,6 +179,24 @@ class _Work:
             device=self.device.session.who.device, round=notes.round, observe=observe,
             each_epoch=self.device.evaluate == "epoch",
         )  # fmt: skip
+
+    async def begin(self) -> ModelState:
+        """Return the state that this device starts with: the one it kept, or that before round 1."""
+        kept = self.device.resume(self.welcome)
+        if kept is None:
+            return await self.do("initialisation", self.device.offload(self.method.initial, self.context(_Round(0))))
+        self.holds = kept.holds
+        return kept.state
+
+    async def keep(self, round: int, state: ModelState) -> None:
+        """Write down what this device could go on from, if it is time for that."""
+        keep, session = self.device.keep, self.device.session
+        if session.end is not None and session.end.reason != COMPLETED:
+            return  # the run was stopped in the middle of this round, which is to be run again
+        if keep is not None and round % self.device.keep_every == 0:
+            seq = session.seq + 1  # the report of this round takes one
+            kept = Checkpoint(self.welcome.run, session.who.device, round, self.holds, seq, state)
+            await self.do("checkpoint", self.device.offload(keep, kept))
 
     async def do(self, phase: str, job: Awaitable[R]) -> R:
         """Wait for local work off the loop; an error in it is told with device and phase."""

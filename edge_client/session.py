@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from itertools import count
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -41,6 +40,8 @@ from edge_client.transport.pacing import IN_FLIGHT
 
 EVALUATIONS = 400
 """Evaluations in one message, each at most 150 bytes: together they stay below the size of a chunk."""
+GREETING = 3
+"""Numbers that joining takes: of the last will, the presence and the join."""
 GOODBYE_S = 5.0
 """How long a device that leaves waits for its goodbye to go out."""
 
@@ -72,15 +73,17 @@ class Identity:
 
 
 class Session:
-    """See the module. `jitter` spreads the retries of many devices; `log` takes one line for a person."""
+    """See the module. `jitter` spreads the retries of many devices; `log` takes one line for a person. `seq` is the
+    number that messages go on from, once this device has joined."""
 
     def __init__(self, who: Identity, connect: Connect, clock: Clock, jitter: np.random.Generator,
-                 log: Callable[[str], None]) -> None:  # fmt: skip
+                 log: Callable[[str], None], seq: int = 0) -> None:  # fmt: skip
         self.who = who
         self.tally = TallySheet()
         self.mail = Mailbox(who.run, who.device, who.instance, self.tally)
         self._connect, self._clock, self._jitter, self._log = connect, clock, jitter, log
-        self._seq = count()
+        self.seq = max(0, seq - GREETING)
+        """The number of the next message."""
         self._transport: Transport | None = None
         self._welcome_on: Transport | None = None  # the connection on which the server last answered
         self._kept = True
@@ -166,7 +169,8 @@ class Session:
 
     def next_seq(self) -> int:
         """Number the next message."""
-        return next(self._seq)
+        self.seq += 1
+        return self.seq - 1
 
     async def leave(self, state: Literal["left", "failed"], detail: str = "") -> None:
         """Say goodbye, on the next connection if this one breaks, but do not wait for one too long."""

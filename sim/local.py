@@ -18,6 +18,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from broker_server.records import Outcome, RoundRecord
+from edge_client.checkpoint import Checkpoint
 from edge_client.errors import GcaError
 from edge_client.evaluation import Evaluator
 from edge_client.methods.context import LocalContext
@@ -30,6 +31,7 @@ from sim.devices import POOLED, device_boards
 from sim.emulation.federation import Federation, Finished
 from sim.emulation.journal import Journal
 from sim.emulation.models import save_model, state_sha256
+from sim.emulation.states import load_state, save_state
 from sim.fleet.compute import cores
 from sim.torch_thread import torch_in_one_thread
 
@@ -42,11 +44,11 @@ async def run(federation: Federation, journal: Journal) -> Finished:
     The results do not depend on the number of threads: each trainee's work is its own.
     """
     torch_in_one_thread(federation.study)
-    plan, clock = federation.plan, 0.0
+    plan, clock = federation.plan, federation.plan.start.seconds
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(cores()) as pool:
         loop = asyncio.get_running_loop()
         trainees = [_Trainee(federation, name, records) for name, records in _records(federation)]
-        for round in range(1, plan.rounds + 1):
+        for round in range(plan.start.completed + 1, plan.rounds + 1):
             journal.opened(round, len(trainees))
             began = time.monotonic()
             told = await asyncio.gather(*(loop.run_in_executor(pool, one.round, round) for one in trainees))
@@ -85,7 +87,10 @@ class _Trainee:
         hyper = federation.plan.hyper
         self._trainer = trainer_for(hyper, records.samples.shape[1])
         self._evaluator = Evaluator(records, self._trainer, hyper.threshold_quantile)
-        self._state: ModelState = METHOD.initial(self._context(0, _Notes()))
+        done = federation.plan.start.completed
+        self._state: ModelState = (
+            load_state(federation.directory, done, name).state if done else METHOD.initial(self._context(0, _Notes()))
+        )
 
     @property
     def board_seconds(self) -> float:
@@ -103,6 +108,7 @@ class _Trainee:
         except Exception as error:
             raise GcaError(f"{self.name} failed in round {round}: {type(error).__name__}: {error}") from error
         ended = time.monotonic()
+        self._keep(round)
         trained = self.board_seconds or ended - began - notes.evaluating_s
         told = Telemetry(
             run=self._federation.plan.name, round=round, device=self.name, seq=round, outcome="completed",
@@ -112,6 +118,12 @@ class _Trainee:
             state_sha256=sha256(self._state.parameters.tobytes()).hexdigest(),
         )  # fmt: skip
         return told, ended
+
+    def _keep(self, round: int) -> None:
+        federation, every = self._federation, self._federation.study.checkpoints
+        if every is not None and round % every == 0:
+            kept = Checkpoint(federation.plan.name, self.name, round, holds=0, seq=0, state=self._state)
+            save_state(federation.directory, kept)
 
     def save(self) -> Path:
         """Write the final model and return where it lies."""

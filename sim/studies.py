@@ -9,6 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from edge_client.errors import EnvironmentFault
+from sim.config import Study, load_study
+
+STUDY = "study.toml"
+"""A study's configuration, resolved, in its folder."""
 
 
 def new_directory(dataset: str, method: str) -> Path:
@@ -43,3 +47,11 @@ def make_directory(directory: Path) -> Path:
             f"{directory}: {error.strerror}; give a folder that can be written as --output"
         ) from None
     return directory
+
+
+def read_study(directory: Path) -> Study:
+    """Return the configuration of the study in a folder; raises `EnvironmentFault` if it holds none."""
+    path = directory / STUDY
+    if not path.is_file():
+        raise EnvironmentFault(f"{directory}: holds no study ({STUDY} is missing); give the folder of one")
+    return load_study(path)

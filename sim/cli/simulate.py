@@ -16,12 +16,18 @@ EXAMPLES = """Examples:
   gca simulate paper/magic --rounds 3 --link 256kbit/1mbit/100ms
 
   gca simulate configs/paper/adult.toml --broker mqtt://127.0.0.1:1883 --json
+
+  gca simulate --resume studies/magic-gca-20261103-101500-4711        go on with a study that was stopped
 """
 
+OF_THE_STUDY = ("config", "devices", "rounds", "seed", "method", "dataset", "link", "hardware", "isolation", "clock",
+                "broker", "set_", "output")  # fmt: skip
+"""What a study that goes on has settled already."""
 START_ORDERS = {"named": lambda n: range(n), "reversed": lambda n: range(n - 1, -1, -1)}
 
 
 def simulate(
+    context: typer.Context,
     config: Annotated[str, typer.Argument(help="a TOML file, or the name of a packaged study")] = "demo",
     devices: Annotated[int | None, typer.Option(help="number of emulated devices")] = None,
     rounds: Annotated[int | None, typer.Option(help="global rounds R")] = None,
@@ -42,25 +48,31 @@ def simulate(
     set_: Annotated[list[str] | None, typer.Option("--set", help="any key, as training.latent_dim=8")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="folder with the datasets' files")] = None,
     output: Annotated[Path | None, typer.Option(help="folder for the study (default: a new one in studies/)")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="STUDY", help="go on with the study in this folder, which was stopped")
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
     start_order: Annotated[str, typer.Option(hidden=True, help="named or reversed: no result depends on it")] = "named",
     quiet: Annotated[bool, typer.Option(help="print only the summary")] = False,
 ) -> None:
     """Spawn N emulated devices behind shaped links, run the rounds, and say exactly what it cost."""
     from sim.config import load_study, parse_override
+    from sim.studies import read_study
     from sim.words import one_or_several
 
+    if resume is not None:
+        _refuse_changes(context)
     overrides: dict[str, object] = dict(parse_override(one) for one in set_ or ())
     overrides |= {"devices": devices, "rounds": rounds, "seed": seed, "method": method, "dataset": dataset,
                   "link": one_or_several(link), "hardware": one_or_several(hardware), "isolation": isolation,
                   "clock": clock, "broker": broker}  # fmt: skip
-    study = load_study(config, overrides)
+    study = load_study(config, overrides) if resume is None else read_study(resume)
 
     from rich.console import Console
 
     from edge_client.transport.mqtt import endpoint
     from sim.doctor import require_broker
-    from sim.emulation.study import run_study
+    from sim.emulation.study import resume_study, run_study
     from sim.progress import progress
     from sim.studies import new_directory
     from sim.summary import result_json, show_summary
@@ -71,10 +83,24 @@ def simulate(
         real = endpoint(study.broker, username=username, password=password, ca_file=ca_file, cert_file=cert,
                         key_file=key)  # fmt: skip
         asyncio.run(require_broker(real))
-    directory = output or new_directory(study.dataset, study.method)
+    directory = resume or output or new_directory(study.dataset, study.method)
     display = progress(sys.stderr if json_ else sys.stdout, study.rounds, quiet=quiet or json_)
-    width = run_study(study, directory, display, data_dir, order=START_ORDERS[start_order](study.devices), broker=real)
+    order = START_ORDERS[start_order](study.devices)
+    if resume is None:
+        width = run_study(study, directory, display, data_dir, order, real)
+    else:
+        width = resume_study(directory, display, data_dir, order, real)
     if json_:
         print(json.dumps(result_json(directory)))
     else:
         show_summary(directory, study, width, Console())
+
+
+def _refuse_changes(context: typer.Context) -> None:
+    """Raise ConfigError for what would make another study of the one that is to go on."""
+    from edge_client.errors import ConfigError
+
+    given = (name for name in OF_THE_STUDY if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE")
+    if (name := next(given, None)) is not None:
+        option = "CONFIG" if name == "config" else f"--{name.rstrip('_')}"
+        raise ConfigError(f"{option}: a study goes on as it was begun; leave it out beside --resume, or begin another")

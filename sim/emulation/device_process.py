@@ -6,6 +6,7 @@ import os
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal
@@ -25,10 +26,15 @@ from sim.emulation.child import begin, die_with_parent
 from sim.emulation.dropout import silences
 from sim.emulation.models import save_model
 from sim.emulation.pipe import DeviceDone, DeviceFailed, DeviceLog, DeviceTold, FromDevice, Pipe
+from sim.emulation.states import load_state, save_state
 
 
 class DeviceSpec(msgspec.Struct, frozen=True):
-    """Everything one device process needs; plain values, so that it crosses to the process as bytes."""
+    """Everything one device process needs; plain values, so that it crosses to the process as bytes.
+
+    In the folder `study` it keeps its state after every `keep_every`-th round (None: never), and finds that after round
+    `completed`, unless this is 0.
+    """
 
     run: str
     device: str
@@ -43,6 +49,9 @@ class DeviceSpec(msgspec.Struct, frozen=True):
     evaluate: Literal["epoch", "round", "never"]
     flops_per_s: float | None
     seed: int
+    study: str
+    keep_every: int | None
+    completed: int
     dropout: float
 
 
@@ -67,15 +76,17 @@ async def _live(spec: DeviceSpec, pipe: Pipe[FromDevice]) -> None:
                    spec.chunk_size)  # fmt: skip
     # A password does not travel through arguments: every process of the run reads it from its environment.
     where = replace(spec.broker, password=os.environ.get("GCA_PASSWORD"))
-    clock = RealClock()
+    clock, study = RealClock(), Path(spec.study)
+    kept = load_state(study, spec.completed, spec.device) if spec.completed else None
     session = Session(who, connector(where), clock, stream(spec.seed, "backoff", 0, spec.device),
-                      lambda text: pipe.send(DeviceLog(text)))  # fmt: skip
+                      lambda text: pipe.send(DeviceLog(text)), kept.seq if kept else 0)  # fmt: skip
 
     async def report(telemetry: Telemetry) -> None:
         pipe.send(DeviceTold(telemetry))
 
     with ThreadPoolExecutor(1) as pool:
         device = Device(records, session, clock, into(pool), report, spec.evaluate, spec.flops_per_s,
-                        silent=silences(spec.seed, spec.device, spec.dropout))  # fmt: skip
+                        keep=partial(save_state, study) if spec.keep_every else None, keep_every=spec.keep_every or 1,
+                        resume=lambda welcome: kept, silent=silences(spec.seed, spec.device, spec.dropout))  # fmt: skip
         state = await live(device)
     save_model(Path(spec.model), state, spec.device, spec.run)

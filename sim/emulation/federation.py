@@ -54,7 +54,7 @@ SWEEP_S = 2.0
 @dataclass(frozen=True)
 class Federation:
     """One run of a study in real time, written to `directory`. `broker` is a real one, None for our own. `order` is
-    the order in which the devices are started."""
+    the order in which the devices are started. A plan that starts after some round finds the devices' states there."""
 
     study: Study
     plan: RunPlan
@@ -160,7 +160,8 @@ class _Emulation:
                 up_rate=profile.up or 0.0, down_rate=profile.down or 0.0, keepalive=keepalive(profile, chunk),
                 chunk_size=chunk, evaluate=federation.study.evaluation.every,
                 flops_per_s=boards[shard.device].training_flops, seed=federation.plan.seed,
-                dropout=federation.study.participation.dropout,
+                study=str(federation.directory), keep_every=federation.study.checkpoints,
+                completed=federation.plan.start.completed, dropout=federation.study.participation.dropout,
             )  # fmt: skip
             child: Child[FromDevice] = Child(self._context, shard.device, device_main, spec, FromDevice)
             self.children.append(child)

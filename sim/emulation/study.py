@@ -3,56 +3,138 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from broker_server import results
+from broker_server.plan import RunPlan
 from broker_server.records import Outcome
+from broker_server.results import RunRow
 from broker_server.store import StudyStore
+from edge_client.atomic import write_atomically
 from edge_client.errors import GcaError, in_words
 from edge_client.seeds import digest
 from edge_client.stopping import until_told_to_stop
 from edge_client.transport.mqtt import Endpoint
 from sim.config import Study, dump
-from sim.data import load
-from sim.devices import device_boards, device_links
+from sim.data import Dataset, load
+from sim.devices import device_boards, device_links, device_names
+from sim.emulation import resume
 from sim.emulation.federation import Federation, Finished, run
 from sim.emulation.journal import Display, Journal
-from sim.emulation.workload import check_machine, write_shards
+from sim.emulation.states import Retention, drop_states
+from sim.emulation.workload import Shard, check_machine, write_shards
 from sim.fleet.federation import run as run_as_tasks
 from sim.fleet.loop import VirtualLoop
 from sim.local import run as run_alone
 from sim.run_plan import run_plan
-from sim.studies import make_directory, run_name, telling_where
+from sim.studies import STUDY, make_directory, read_study, run_name, telling_where
+
+
+@dataclass(frozen=True)
+class Around:
+    """What a run has around it, and no result depends on: who sees it, the order in which its devices are started
+    (None: by name), and the real broker to use (None: our own)."""
+
+    display: Display
+    order: Sequence[int] | None = None
+    broker: Endpoint | None = None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The devices' records, the test set, and the width of a record."""
+
+    shards: tuple[Shard, ...]
+    test: Path
+    width: int
 
 
 def run_study(study: Study, directory: Path, display: Display, data_dir: Path | None = None,
               order: Sequence[int] | None = None, broker: Endpoint | None = None) -> int:  # fmt: skip
     """Run a study and leave its results in `directory`, which must be new or empty; return the width of a record.
 
-    Everything that can be refused is refused before the first process starts. `order` starts the devices in another
-    order than by name; the results do not depend on it.
-    `broker` is the real one to use, None for our own. Raises `GcaError` if the run fails: what was recorded until
-    then stays readable.
+    Everything that can be refused is refused before the first process starts. `order` and `broker`: see `Around`.
+    Raises `GcaError` if the run fails: what was recorded until then stays readable, and `resume_study` goes on there.
     """
     device_links(study), device_boards(study)
     check_machine(study)
     dataset = load(study.dataset, data_dir, seed=study.seed)
     make_directory(directory)
-    shards, test = write_shards(study, dataset, directory / "shards")
-    (directory / "study.toml").write_text(dump(study))
+    write_atomically(directory / STUDY, dump(study).encode(), "study")
+    with resume.held(directory):
+        return _begin(study, directory, dataset, Around(display, order, broker))
 
-    plan = run_plan(study, run_name(directory), dataset.input_dim)
+
+def resume_study(directory: Path, display: Display, data_dir: Path | None = None,
+                 order: Sequence[int] | None = None, broker: Endpoint | None = None) -> int:  # fmt: skip
+    """Go on with a study whose program was stopped, at whatever instant; return the width of a record.
+
+    It ends in the state in which it would have ended without the stop. A completed one is left as it is. Raises
+    `GcaError` if the folder holds nothing to go on with, or if the run fails.
+    """
+    study, around = read_study(directory), Around(display, order, broker)
+    with resume.held(directory):
+        if not resume.has_begun(directory):
+            check_machine(study)
+            dataset = load(study.dataset, data_dir, seed=study.seed)
+            resume.clear(directory)
+            return _begin(study, directory, dataset, around)
+        workload = Workload(*resume.written_shards(study, directory))
+        with StudyStore.open(directory, writable=True) as store:
+            row = results.last_run(store)
+            if row.completed:
+                display.note(f"{directory} is complete: nothing is left to do")
+                drop_states(directory)
+                return workload.width
+            check_machine(study)
+            _go_on(study, directory, workload, store, row, around)
+    return workload.width
+
+
+def _begin(study: Study, directory: Path, dataset: Dataset, around: Around) -> int:
+    shards, test = write_shards(study, dataset, directory / "shards")
+    workload = Workload(shards, test, dataset.input_dim)
+    plan = _plan(study, run_name(directory), workload.width)
+    with StudyStore.create(directory) as store:
+        number = store.begin_run(plan, plan.devices, study.dataset)
+        journal = Journal(store, number, around.display)
+        _carry_out(study, plan, directory, workload, store, number, journal, around)
+    return workload.width
+
+
+def _go_on(study: Study, directory: Path, workload: Workload, store: StudyStore, row: RunRow, around: Around) -> None:
+    """Go on with a run after the last round that is whole."""
+    start = resume.find_start(study, directory, store, row.run)
+    plan = replace(_plan(study, row.name.rpartition(".")[0], workload.width), start=start)
+    store.rewind(row.run, start.completed)
+    resume.forget_later(directory, start.completed)
+    waited = row.seconds_wall or (start.seconds if study.clock == "real" else 0.0)
+    journal = Journal(store, row.run, around.display)
+    where = f"goes on after round {start.completed}" if start.completed else "begins anew: no round was whole"
+    journal.note(f"resumed: the study {where}")
+    _carry_out(study, plan, directory, workload, store, row.run, journal, around, waited)
+
+
+def _plan(study: Study, name: str, width: int) -> RunPlan:
+    plan = run_plan(study, name, width)
     if study.clock == "virtual":  # where nothing may depend on chance, the name of the incarnation may not either
         plan = replace(plan, incarnation=f"{digest(study.seed, 'incarnation', size=4):08x}")
-    with StudyStore.create(directory) as store, telling_where(directory):
-        number = store.begin_run(plan, plan.devices, study.dataset)
-        journal = Journal(store, number, display)
-        began = time.monotonic()
-        federation = Federation(study, plan, shards, test, directory, broker, order)
-        finished = Finished(Outcome(False, 0, 0.0, "interrupted"), None)
+    return plan
+
+
+def _carry_out(study: Study, plan: RunPlan, directory: Path, workload: Workload, store: StudyStore, number: int,
+               journal: Journal, around: Around, waited: float = 0.0) -> None:  # fmt: skip
+    """Run all rounds that are left. A person has `waited` seconds already, in earlier lives of the run."""
+    journal.reported = Retention(directory, device_names(study)).reported
+    federation = Federation(study, plan, workload.shards, workload.test, directory, around.broker, around.order)
+    began = time.monotonic() - waited
+    finished = Finished(Outcome(False, 0, 0.0, "interrupted"), None)
+    with telling_where(directory):
         try:
             virtual = study.clock == "virtual" and not study.is_local
-            with asyncio.Runner(loop_factory=VirtualLoop if virtual else None) as loop:
+            with asyncio.Runner(loop_factory=partial(VirtualLoop, plan.start.seconds) if virtual else None) as loop:
                 finished = loop.run(_run(federation, journal))
         except Exception as error:
             finished = Finished(Outcome(False, 0, time.monotonic() - began, in_words(error)), None)
@@ -62,7 +144,7 @@ def run_study(study: Study, directory: Path, display: Display, data_dir: Path | 
             store.finish(number, finished.outcome, time.monotonic() - began, finished.state_sha256)
     if not finished.outcome.completed:
         raise GcaError(f"the run ended early: {finished.outcome.reason}; see {directory}")
-    return dataset.input_dim
+    drop_states(directory)
 
 
 async def _run(federation: Federation, journal: Journal) -> Finished:

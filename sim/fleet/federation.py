@@ -33,6 +33,7 @@ from sim.emulation.dropout import silences
 from sim.emulation.federation import FAREWELL_S, Federation, Finished
 from sim.emulation.journal import Journal
 from sim.emulation.models import save_model, state_sha256
+from sim.emulation.states import load_state, save_state
 from sim.emulation.workload import Shard
 from sim.fleet.calibration import measured_speed
 from sim.fleet.clock import VirtualClock
@@ -73,7 +74,6 @@ class _Fleet:
         self._federation, self._journal = federation, journal
         self._threads = threads
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._trainer: Callable[[str], Callable[[Hyperparameters, int], Trainer]] = lambda device: trainer_for
         boards = device_boards(federation.study)
         self._speeds = {device: board.training_flops for device, board in boards.items()}
         self._synthetic = federation.study.compute == "synthetic"
@@ -146,12 +146,13 @@ class _Fleet:
         """One device: the same program as on a board, behind its link. What it reports goes beside that."""
         federation, name = self._federation, shard.device
         profile, records = self._links[name], self._records(shard)
-        chunk = chunk_size(profile)
+        chunk, every, done = chunk_size(profile), federation.study.checkpoints, federation.plan.start.completed
+        kept = load_state(federation.directory, done, name) if done else None
         instance = f"{digest(federation.plan.seed, 'instance', 0, name, size=4):08x}"
         who = Identity(federation.plan.run, name, instance, *records.samples.shape, profile.up or 0.0,
                        profile.down or 0.0, keepalive(profile, chunk), chunk)  # fmt: skip
         session = Session(who, self._network.behind(name), clock, stream(federation.plan.seed, "backoff", 0, name),
-                          lambda text: self._journal.note(f"{name}: {text}"))  # fmt: skip
+                          lambda text: self._journal.note(f"{name}: {text}"), kept.seq if kept else 0)  # fmt: skip
 
         async def report(telemetry: Telemetry) -> None:
             self._journal.observe(telemetry, server.now)
@@ -159,6 +160,8 @@ class _Fleet:
         device = Device(records, session, clock, training, report,
                         "never" if self._synthetic else federation.study.evaluation.every, self._speeds[name],
                         self._trainer(name),
+                        keep=partial(save_state, federation.directory) if every else None, keep_every=every or 1,
+                        resume=lambda welcome: kept,
                         silent=silences(federation.plan.seed, name, federation.study.participation.dropout))  # fmt: skip
         state = await live(device)
         if not self._synthetic:

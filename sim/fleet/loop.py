@@ -45,11 +45,12 @@ class _Background(asyncio.TimerHandle):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """See the module. Use as `asyncio.Runner(loop_factory=VirtualLoop)`."""
+    """See the module. Use as `asyncio.Runner(loop_factory=VirtualLoop)`. `now` is where the time of a run stands that
+    was stopped before."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: float = 0.0) -> None:
         super().__init__()
-        self._now = 0.0
+        self._now = now
         self._numbers = count()
         self._timers: list[tuple[float, int, asyncio.TimerHandle | Callable[[], object]]] = []
         self._awaited = 0  # timers that are neither cancelled nor background
@@ -59,7 +60,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._signals: dict[int, Any] = {}
 
     def time(self) -> float:
-        """Return the virtual seconds since the loop was made."""
+        """Return the virtual seconds."""
         return self._now
 
     # ---- timers -------------------------------------------------------------------------------------------------
