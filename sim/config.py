@@ -5,15 +5,12 @@ study, which loads back as the same value. Links and hardware are names here and
 """
 
 import json
-import re
 import tomllib
-import types
-from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -21,6 +18,7 @@ from msgspec import Meta
 from edge_client.cohort import sizes
 from edge_client.errors import ConfigError
 from edge_client.hyperparameters import Fraction, Hyperparameters, Positive, PositiveReal
+from sim.explain import COMMAND_LINE, check_keys, check_override, close_match, explain, shown
 
 DatasetName = Literal[
     "academic", "adult", "bank", "breast_cancer", "cifar10", "cifar10_jpeg", "credit", "fashion_mnist", "magic"
@@ -42,9 +40,6 @@ BrokerUrl = Annotated[
     ),
 ]
 Seconds = PositiveReal
-
-COMMAND_LINE = "command line"
-"""Stands where a file's name would in a message about an override."""
 
 CHECKPOINT_EVERY_AS_TASKS = 10
 """A task's round takes as long as its arithmetic alone, beside which writing a state is not little."""
@@ -197,15 +192,16 @@ def load_study(path_or_name: str | Path, overrides: Mapping[str, object] | None 
     """
     file, where = _locate(str(path_or_name))
     tree = _parse(file, where)
-    _check_keys(Study, tree, where)
+    check_keys(Study, tree, where)
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
     for key, value in given.items():
-        _check_override(key)
+        check_override(Study, key)
         _put(tree, key, value)
     try:
         study = msgspec.convert(tree, Study)
     except msgspec.ValidationError as error:
-        raise ConfigError(_explain(tree, str(error), lambda key: COMMAND_LINE if key in given else where)) from error
+        complaint = explain(Study, tree, str(error), lambda key: COMMAND_LINE if key in given else where)
+        raise ConfigError(complaint) from error
     minimum = study.minimum_devices
     if minimum > study.devices:
         sources = COMMAND_LINE if {"devices", "participation.minimum_devices"} & given.keys() else where
@@ -235,7 +231,7 @@ def _check_method(study: Study, where: Callable[[str], str]) -> None:
     """Raise ConfigError for what the method cannot be combined with."""
     if study.aggregation.rule != "mean" and study.method not in ("fedavg", "fedprox"):
         raise ConfigError(
-            f"{where('aggregation.rule')}: aggregation.rule: {_shown(study.aggregation.rule)} is for fedavg and "
+            f"{where('aggregation.rule')}: aggregation.rule: {shown(study.aggregation.rule)} is for fedavg and "
             f'fedprox; allowed with method "{study.method}": "mean"'
         )
     if (needed := study.clustering.minimum_devices_per_centroid) > study.devices:
@@ -247,7 +243,7 @@ def _check_method(study: Study, where: Callable[[str], str]) -> None:
         for key, value, usual in (("broker", study.broker, "embedded"), ("compute", study.compute, "real")):
             if value != usual:
                 raise ConfigError(
-                    f'{where(key)}: {key}: {_shown(value)} is nothing to method "{study.method}", which uses no '
+                    f'{where(key)}: {key}: {shown(value)} is nothing to method "{study.method}", which uses no '
                     f'network; allowed: "{usual}"'
                 )
     elif study.method != "gca" and study.training.init == "independent":
@@ -266,7 +262,7 @@ def _check_isolation(study: Study, where: Callable[[str], str]) -> None:
         )
     if study.as_tasks and study.broker != "embedded":
         raise ConfigError(
-            f"{where('broker')}: broker: {_shown(study.broker)} is reached over a network, which devices that are "
+            f"{where('broker')}: broker: {shown(study.broker)} is reached over a network, which devices that are "
             'tasks have in memory; allowed: "embedded", or a real clock with isolation = "process"'
         )
     if study.compute == "synthetic" and not study.as_tasks:
@@ -326,7 +322,7 @@ def _locate(name: str) -> tuple[Path | Traversable, str]:
     if bare in known:
         return resources.files("configs").joinpath(f"{bare}.toml"), f"configs/{bare}.toml"
     raise ConfigError(
-        f"{name}: no such file or packaged study{_close_match(bare, known)}; packaged are {', '.join(known)}"
+        f"{name}: no such file or packaged study{close_match(bare, known)}; packaged are {', '.join(known)}"
     )
 
 
@@ -350,114 +346,3 @@ def _put(tree: dict[str, Any], key: str, value: object) -> None:
     for section in sections:
         tree = tree.setdefault(section, {})
     tree[last] = value
-
-
-# What is wrong, and what is allowed: messages for the person who wrote the file.
-
-_AT = re.compile(r" - at `\$\.?(?P<key>[^`]*)`$")
-_MISSING = re.compile(r"missing required field `(?P<key>[^`]+)`")
-_WORDS: Final[dict[object, str]] = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-
-
-def _check_keys(kind: type[msgspec.Struct], tree: Mapping[str, object], where: str, prefix: str = "") -> None:
-    """Raise ConfigError at the first key of `tree` that `kind` has not, or at a section that is no table."""
-    for name, value in tree.items():
-        section = _struct(_field(kind, name, where, prefix))
-        if section is not None:
-            if not isinstance(value, Mapping):
-                raise ConfigError(f"{where}: {prefix}{name}: {_shown(value)} is not a table; allowed: [{prefix}{name}]")
-            _check_keys(section, value, where, f"{prefix}{name}.")
-
-
-def _check_override(key: str) -> None:
-    """Raise ConfigError unless the dotted `key` names a single value of a study."""
-    kind: type[msgspec.Struct] = Study
-    *sections, last = key.split(".")
-    prefix = ""
-    for name in sections:
-        section = _struct(_field(kind, name, COMMAND_LINE, prefix))
-        if section is None:
-            raise ConfigError(f"{COMMAND_LINE}: {key}: unknown key; {prefix}{name} is a single value")
-        kind, prefix = section, f"{prefix}{name}."
-    if section := _struct(_field(kind, last, COMMAND_LINE, prefix)):
-        keys = ", ".join(f"{key}.{name}" for name in section.__struct_fields__)
-        raise ConfigError(f"{COMMAND_LINE}: {key}: is a section; set one of {keys}")
-
-
-def _field(kind: type[msgspec.Struct], name: str, where: str, prefix: str) -> object:
-    """Return the annotated type of a field of `kind`; an unknown name is a ConfigError with the nearest known one."""
-    hints = get_type_hints(kind, include_extras=True)
-    if name not in hints:
-        raise ConfigError(
-            f"{where}: {prefix}{name}: unknown key{_close_match(name, hints)}; allowed: {', '.join(hints)}"
-        )
-    hint: object = hints[name]
-    return hint
-
-
-def _close_match(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean "..."?` if a known name resembles `name`, else nothing."""
-    found = get_close_matches(name, list(known), n=1)
-    return f'; did you mean "{found[0]}"?' if found else ""
-
-
-def _allowed(hint: object) -> str:
-    """Return what a value of the annotated type may be, in words."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return _constrained(arguments[0], arguments[1:])
-    if origin is Literal:
-        return ", ".join(f'"{choice}"' for choice in arguments)
-    if origin in (Union, types.UnionType):
-        return " or ".join(_allowed(part) for part in arguments if part is not type(None))
-    if origin is tuple:
-        return f"a list, each {_allowed(arguments[0])}"
-    if _struct(hint) is not None:
-        return "a table"
-    return _WORDS.get(hint, "a value")
-
-
-def _constrained(base: object, metas: tuple[msgspec.Meta, ...]) -> str:
-    text = _allowed(base)
-    for meta in metas:
-        if meta.description is not None:
-            return meta.description
-        bounds = (("above", meta.gt), ("from", meta.ge), ("and below", meta.lt), ("to", meta.le))
-        text += "".join(f" {word} {bound:,}" for word, bound in bounds if bound is not None)
-        if meta.max_length is not None and base is str:
-            text += f" of {meta.min_length or 0} to {meta.max_length} characters"
-        elif meta.max_length is not None:
-            text += f", at most {meta.max_length} of them"
-    return text
-
-
-def _explain(tree: Mapping[str, object], message: str, where: Callable[[str], str]) -> str:
-    """Turn msgspec's complaint into one line; `where(key)` says where the value of `key` came from."""
-    at = _AT.search(message)
-    path = [part.split("[", 1)[0] for part in at["key"].split(".")] if at and at["key"] else []
-    if missing := _MISSING.search(message):
-        key = ".".join([*path, missing["key"]])
-        return f"{where(key)}: {key}: is missing; allowed: {_allowed(_hint([*path, missing['key']]))}"
-    key = ".".join(path)
-    value: Any = tree
-    for part in path:
-        value = value[part]
-    return f"{where(key)}: {key}: {_shown(value)} is not allowed; allowed: {_allowed(_hint(path))}"
-
-
-def _hint(path: list[str]) -> object:
-    hint: object = Study
-    for part in path:
-        section = _struct(hint)
-        assert section is not None  # msgspec descends into structs only
-        hint = get_type_hints(section, include_extras=True)[part]
-    return hint
-
-
-def _struct(hint: object) -> type[msgspec.Struct] | None:
-    return hint if isinstance(hint, type) and issubclass(hint, msgspec.Struct) else None
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
