@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 from end_to_end_tools import gca
 
+from broker_server.broker.access import CertificateNames, gca_rules
 from broker_server.broker.tcp import TcpBroker
+from broker_server.broker.tls import server_context
+from sim.certificates import Authority
 
 
 @pytest.fixture
@@ -54,3 +57,28 @@ async def test_a_certificate_that_does_not_fit(tls_broker, tmp_path: Path, url: 
     assert done.returncode == 3
     assert done.stderr.startswith("error: ") and mend in done.stderr
     assert "127.0.0.1" in done.stderr or "localhost" in done.stderr
+
+
+async def test_a_fleet_shares_the_servers_certificate_on_a_broker_that_asks_for_one(simulate, tmp_path: Path) -> None:
+    """Emulated devices have no certificate each: all connect as the server, who may use every topic of the project."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not on PATH; certificates are made with it")
+    authority = Authority(tmp_path / "certs")
+    host, client = authority.host(["localhost"]), authority.client("server")
+    context = server_context(host, host.with_suffix(".key"), authority.certificate)
+    async with TcpBroker(CertificateNames(), gca_rules()) as broker:
+        url = f"mqtts://localhost:{await broker.start(ssl=context)}"
+        files = [
+            "--ca-file",
+            str(authority.certificate),
+            "--cert",
+            str(client),
+            "--key",
+            str(client.with_suffix(".key")),
+        ]
+        done = await asyncio.to_thread(simulate, "demo", "--devices", "2", "--rounds", "1", "--broker", url, *files)
+        assert done["rounds"] == 1
+        denied = await asyncio.to_thread(
+            gca, "simulate", "demo", "--rounds", "1", "--broker", url, *files[:2], timeout=60
+        )
+    assert denied.returncode == 3 and "--cert and --key" in denied.stderr and denied.stderr.count("\n") == 1
