@@ -1,0 +1,404 @@
+"""One run in virtual time under a schedule of faults, and what must hold of it whatever happens.
+
+The server, the devices, their training, the links and the broker's core are the real ones.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from hashlib import sha256
+from typing import Any
+
+import torch
+from chaos.faults import PATIENCE_S, Fault, Setting, gentle, schedule, setting
+from chaos.network import SERVER_SIDE, BrittleNetwork, with_outages
+from device.in_memory import HYPER as BASE
+from device.in_memory import RECORDS, SPEC, WIDTH, Told, records_of
+from msgspec.structs import replace as with_fields
+
+from broker_server.methods.base import Aggregate, ServerMethod, Upload
+from broker_server.methods.fedavg import FedAvgServer
+from broker_server.methods.gca import GcaServer
+from broker_server.plan import RunPlan
+from broker_server.records import Outcome
+from broker_server.server import Server
+from edge_client.device import Device, live
+from edge_client.errors import ConnectionLost, GcaError
+from edge_client.model.choice import trainer_for
+from edge_client.protocol.codec import Arrays
+from edge_client.protocol.messages import Tally, Telemetry
+from edge_client.seeds import digest, stream
+from edge_client.session import Fate, Identity, Session
+from edge_client.transport.base import Settings, Transport
+from sim.fleet.clock import VirtualClock
+from sim.fleet.compute import Inline
+from sim.fleet.loop import VirtualLoop
+from sim.links.profiles import parse_link
+
+SEED = 7
+HYPER = with_fields(BASE, local_epochs=1)
+LINK = parse_link("100kbit/200kbit/100ms")
+KEEPALIVE_S = 10
+TRAINING_S = 2.0
+LONGEST_RUN_S = 3000.0
+"""No run may take longer, however long devices stay away: four rounds that wait for the dead, with all patience."""
+LONGEST_GOODBYE_S = 300.0
+"""Nor any device, once the server has gone."""
+INFLIGHT = 20
+"""Messages that a broker sends again to a server whose connection has ended."""
+
+
+@dataclass
+class Witness(Told):
+    """Remembers what the server made known, and which uploads went into the rounds' aggregates."""
+
+    accepted: list[tuple[int, str]] = field(default_factory=list)
+
+    def uploaded(self, device: str, round: int) -> None:
+        self.accepted.append((round, device))
+
+
+@dataclass
+class Spy:
+    """A server half that remembers which uploads it was given."""
+
+    half: ServerMethod
+    given: list[tuple[int, dict[str, bytes]]] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.half, name)
+
+    def aggregate(self, round: int, uploads: Mapping[str, Upload], previous: Arrays | None) -> Aggregate:
+        self.given.append((round, {device: fingerprint(upload.arrays) for device, upload in uploads.items()}))
+        return self.half.aggregate(round, uploads, previous)
+
+
+class Watched(Session):
+    """A device's session that remembers what it was given to upload, by round."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.uploads: dict[int, bytes] = {}
+
+    async def upload(self, round: int, arrays: Arrays) -> Fate:
+        self.uploads[round] = fingerprint(arrays)
+        return await super().upload(round, arrays)
+
+
+@dataclass
+class Process:
+    """One life of a device."""
+
+    name: str
+    session: Watched
+    reports: list[Telemetry] = field(default_factory=list)
+    dead: bool = False
+    task: "asyncio.Task[Any] | None" = None
+    error: BaseException | None = None
+
+    @property
+    def sent(self) -> tuple[Tally, ...]:
+        """What it counted, once it has ended."""
+        return tuple(tally for report in self.reports for tally in report.tallies)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended. `state` is a hash over the final models of all devices; None if one did not get there."""
+
+    outcome: Outcome | None
+    took_s: float
+    state: str | None
+    accepted: tuple[tuple[str, ...], ...]
+    fates: tuple[tuple[str, ...], ...]
+    flaws: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def terminal(self) -> str:
+        return "no end" if self.outcome is None else "completed" if self.outcome.completed else self.outcome.reason
+
+
+def fingerprint(arrays: Arrays) -> bytes:
+    return sha256(b"".join(name.encode() + arrays[name].tobytes() for name in sorted(arrays))).digest()
+
+
+def plan(of: Setting) -> RunPlan:
+    return RunPlan(run="chaos", incarnation="5f0c21aa", method=of.method, seed=SEED, rounds=of.rounds, hyper=HYPER,
+                   participation=of.participation, devices=of.devices, minimum_devices=2, quorum=of.quorum,
+                   patience_s=PATIENCE_S, chunk_size=64)  # fmt: skip
+
+
+class Run:
+    """A federation and its faults; `go` runs it to the end."""
+
+    def __init__(self, of: Setting, faults: tuple[Fault, ...]) -> None:
+        self.setting, self.faults = of, faults
+        self.loop = asyncio.get_running_loop()
+        links = {n: with_outages(LINK, [f for f in faults if f.device == n]) for n in of.names}
+        self.network = BrittleNetwork(links, SEED)
+        self.clock = VirtualClock(self.loop)
+        self.work = Inline(self.clock)
+        self.witness = Witness()
+        half = FedAvgServer(HYPER, SEED) if of.method == "fedavg" else (
+            GcaServer(HYPER.latent_dim, HYPER.upload_fraction, SPEC, SEED)
+        )  # fmt: skip
+        self.spy = Spy(half)
+        self.server = Server(plan(of), self.spy, self.network.beside, self.clock, self.witness, self.work.offload)
+        self.lives: dict[str, list[Process]] = defaultdict(list)
+        self.states: dict[str, bytes] = {}
+        self.flaws: list[str] = []
+        self._speed = trainer_for(HYPER, WIDTH).flops * RECORDS / TRAINING_S
+
+    async def go(self) -> Ended:
+        serving = asyncio.create_task(self.server.serve(), name="server")
+        for name in self.setting.names:
+            self.start(name)
+        hurting = asyncio.create_task(self._hurt(), name="faults")
+        outcome = None
+        try:
+            async with asyncio.timeout(LONGEST_RUN_S):
+                outcome = await serving
+        except TimeoutError:
+            self.flaws.append(f"no end within {LONGEST_RUN_S:g} s")
+        except GcaError as error:
+            self.flaws.append(f"the server failed: {error}")
+        took = self.loop.time()
+        hurting.cancel()
+        self.network.mend_broker()
+        await self._let_devices_end()
+        serving.cancel()
+        await asyncio.gather(serving, hurting, return_exceptions=True)
+        return self._judge(outcome, took)
+
+    # ---- devices ------------------------------------------------------------------------------------------------
+
+    def start(self, name: str) -> None:
+        """Start a device's process, which knows nothing of an earlier one."""
+        number = len(self.lives[name])
+        instance = f"{digest(SEED, 'instance', number, name, size=4):08x}"
+        who = Identity("chaos", name, instance, RECORDS, WIDTH, LINK.up, LINK.down, KEEPALIVE_S, 64)
+        connect = self.network.behind(name)
+
+        @asynccontextmanager
+        async def alive(settings: Settings) -> AsyncIterator[Transport]:
+            if process.dead:
+                raise ConnectionLost("dead")
+            async with connect(settings) as transport:
+                yield transport
+
+        session = Watched(who, alive, self.clock, stream(SEED, "backoff", number, name), self.witness.notes.append)
+        process = Process(name, session)
+
+        async def report(telemetry: Telemetry) -> None:
+            process.reports.append(telemetry)
+            await session.report(telemetry)
+
+        device = Device(records_of(name), session, self.clock, self.work.offload, report, "never", self._speed)
+        process.task = asyncio.create_task(self._live(process, device), name=f"{name}#{number}")
+        self.lives[name].append(process)
+
+    async def _live(self, process: Process, device: Device) -> None:
+        try:
+            state = await live(device)
+        except (GcaError, asyncio.CancelledError) as error:
+            process.error = error
+            if not process.dead and isinstance(error, GcaError):
+                self.witness.notes.append(f"{process.name} ends: {error}")
+        else:
+            if not process.dead:
+                self.states[process.name] = state.parameters.tobytes()
+
+    async def _let_devices_end(self) -> None:
+        """Wait for all that have heard from the server; who never did would wait for the next one."""
+        tasks = [p.task for lives in self.lives.values() for p in lives if p.task is not None]
+        deadline = self.loop.time() + LONGEST_GOODBYE_S
+        while waiting := [task for task in tasks if not task.done()]:
+            left = deadline - self.loop.time()
+            if left <= 0:
+                break
+            await asyncio.wait(waiting, timeout=min(left, 5.0), return_when=asyncio.FIRST_COMPLETED)
+        for lives in self.lives.values():
+            for process in lives:
+                assert process.task is not None
+                if not process.task.done():
+                    if process.session.mail.welcome is not None and not process.dead:
+                        self.flaws.append(f"{process.task.get_name()} does not end")
+                    process.dead = True
+                    process.task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ---- faults -------------------------------------------------------------------------------------------------
+
+    async def _hurt(self) -> None:
+        later: set[asyncio.Task[None]] = set()
+        for fault in self.faults:
+            await asyncio.sleep(max(0.0, fault.at - self.loop.time()))
+            task = asyncio.create_task(self._happen(fault), name=str(fault))
+            later.add(task)
+            task.add_done_callback(later.discard)
+        await asyncio.gather(*later)
+
+    async def _happen(self, fault: Fault) -> None:
+        network, tampering = self.network, self.network.tampering[fault.device]
+        match fault.kind:
+            case "cut":
+                network.cut(fault.device)
+            case "half-open":
+                network.half_open(fault.device)
+            case "kill" | "power":
+                await self._restart(fault)
+            case "duplicate":
+                for one in (tampering, network.tampering[SERVER_SIDE]):
+                    one.twice_until = max(one.twice_until, fault.at + fault.seconds)
+            case "corrupt":
+                tampering.next_up.append(fault.place)
+            case "corrupt broadcast":
+                tampering.next_broadcast.append(fault.place)
+            case "server cut":
+                network.cut_server()
+            case "broker" | "broker with memory" if not network.broker_away:
+                network.break_broker(remembering=fault.kind != "broker")
+                await asyncio.sleep(fault.seconds)
+                network.mend_broker()
+
+    async def _restart(self, fault: Fault) -> None:
+        process = self.lives[fault.device][-1]
+        if process.dead or process.task is None or process.task.done():
+            return
+        process.dead = True
+        if fault.kind == "kill":
+            self.network.cut(fault.device)
+        else:
+            self.network.half_open(fault.device)
+        process.task.cancel()
+        if fault.seconds:
+            await asyncio.sleep(fault.seconds)
+            if not self.server._over:
+                self.start(fault.device)
+
+    # ---- what must hold -----------------------------------------------------------------------------------------
+
+    def _judge(self, outcome: Outcome | None, took: float) -> Ended:
+        witness = self.witness
+        if outcome is not None and not outcome.completed and not outcome.reason:
+            self.flaws.append("ended early without a reason")
+        self._nothing_counts_twice()
+        self._ledgers_agree()
+        whole = sha256()
+        for name in self.setting.names:
+            whole.update(self.states.get(name, b"?"))
+        complete = self.states.keys() == set(self.setting.names)
+        fates = tuple(tuple(r.outcome for r in p.reports) for n in self.setting.names for p in self.lives[n])
+        return Ended(outcome, took, whole.hexdigest() if complete else None,
+                     tuple(record.accepted for record in witness.records), fates, tuple(self.flaws),
+                     tuple(witness.notes))  # fmt: skip
+
+    def _nothing_counts_twice(self) -> None:
+        witness = self.witness
+        if twice := [one for one, times in Counter(witness.accepted).items() if times > 1]:
+            self.flaws.append(f"accepted twice: {twice}")
+        rounds = [round for round, _ in self.spy.given]
+        if rounds != list(range(1, len(rounds) + 1)):
+            self.flaws.append(f"rounds aggregated: {rounds}")
+        for round, uploads in self.spy.given:
+            if sorted(uploads) != sorted(device for r, device in witness.accepted if r == round):
+                self.flaws.append(f"round {round} aggregated {sorted(uploads)}, not what was accepted")
+            for device, content in uploads.items():
+                known = {life.session.uploads.get(round) for life in self.lives[device]}
+                if content not in known:
+                    self.flaws.append(f"round {round}: the upload of {device} is none that it made")
+        for record in witness.records:
+            if sorted(record.accepted) != sorted(d for r, d in witness.accepted if r == record.round):
+                self.flaws.append(f"round {record.round}: the record says {record.accepted}")
+
+    def _received(self) -> dict[str, tuple[Tally, ...]]:
+        """What the server counted from each device."""
+        witness, found = self.witness, defaultdict(list)
+        for tallies in (*(r.tallies for r in witness.records), *(c.tallies for c in witness.closings)):
+            for device, some in tallies.items():
+                found[device] += [tally for tally in some if tally.direction == "up"]
+        for amendment in witness.amendments:
+            found[amendment.device].append(amendment.tally)
+        return {device: tuple(some) for device, some in found.items()}
+
+    def _ledgers_agree(self) -> None:
+        """Nothing is received that was not sent, and all that was sent over a connection that never broke is."""
+        received, kinds = self._received(), Counter(fault.kind for fault in self.faults)
+        resent = INFLIGHT * (kinds["server cut"] + kinds["broker"] + kinds["broker with memory"])
+        size = 4 * HYPER.latent_dim * int(RECORDS * HYPER.upload_fraction) if self.setting.method == "gca" else (
+            4 * trainer_for(HYPER, WIDTH).parameter_count
+        )  # fmt: skip
+        for name in self.setting.names:
+            here = received.get(name, ())
+            payload = sum(tally.payload_bytes for tally in here)
+            accepted = sum(device == name for _, device in self.witness.accepted)
+            if payload != accepted * size:
+                self.flaws.append(f"{name}: {payload} payload bytes counted for {accepted} uploads of {size} bytes")
+            sent = [t for life in self.lives[name] for t in (*life.sent, *life.session.tally.drain())]
+            up = [tally for tally in sent if tally.direction == "up"]
+            connections = self.network.counters(name)[name].connections
+            doubled = self.network.tampering[name].doubled_messages
+            twice = doubled + self.network.tampering[SERVER_SIDE].heard_twice[name]
+            most = sum(tally.messages for tally in up) + twice + connections + resent
+            if sum(tally.messages for tally in here) > most:
+                self.flaws.append(f"{name}: {sum(t.messages for t in here)} messages counted, at most {most} sent")
+            died = len(self.lives[name]) > 1 or self.lives[name][0].dead
+            if connections == 1 and not (died or twice or resent or kinds["corrupt"]):
+                ours = [sum(t.message_bytes for t in some if t.kind == "upload") for some in (up, here)]
+                if ours[0] != ours[1]:
+                    self.flaws.append(f"{name}: {ours[0]} bytes of uploads sent, {ours[1]} received, and none was lost")
+
+
+def play(of: Setting, faults: tuple[Fault, ...]) -> Ended:
+    """Run once. A run that can never go on is a flaw of it."""
+    with one_torch_thread(), asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        try:
+            return runner.run(_go(of, faults))
+        except GcaError as error:  # blocked, most likely
+            return Ended(None, 0.0, None, (), (), (f"{type(error).__name__}: {error}",))
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Clusters of a few codes are no work for many threads, beside the cost of waking them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+async def _go(of: Setting, faults: tuple[Fault, ...]) -> Ended:
+    return await Run(of, faults).go()
+
+
+@cache
+def undisturbed(of: Setting) -> Ended:
+    return play(of, ())
+
+
+def judged(seed: int) -> Ended:
+    """Run under the faults of a seed, and compare with the undisturbed run where the faults allow it."""
+    of, faults = setting(seed), schedule(seed)
+    ended, model = play(of, faults), undisturbed(of)
+    flaws = list(ended.flaws)
+    if gentle(faults) and (ended.terminal, ended.accepted) != (model.terminal, model.accepted):
+        flaws.append(f"lost something: {ended.terminal}, {ended.accepted} instead of {model.accepted}")
+    same_rounds = ended.accepted == model.accepted and ended.fates == model.fates
+    if ended.terminal == "completed" and (gentle(faults) or same_rounds) and ended.state != model.state:
+        flaws.append("no round was missed, yet the final models are others")
+    return replace(ended, flaws=tuple(flaws))
+
+
+def told(seed: int, ended: Ended) -> str:
+    """Say all there is to say of a seed's run."""
+    of = setting(seed)
+    lines = [f"seed {seed}: {of}", *(f"  {fault}" for fault in schedule(seed))]
+    lines += [f"ended after {ended.took_s:.1f} s: {ended.terminal}", f"accepted {ended.accepted}"]
+    lines += [f"FLAW {flaw}" for flaw in ended.flaws]
+    return "\n".join([*lines, *(f"  note: {note}" for note in ended.notes)])
