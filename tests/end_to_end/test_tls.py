@@ -76,7 +76,9 @@ async def test_a_fleet_shares_the_servers_certificate_on_a_broker_that_asks_for_
             "--key",
             str(client.with_suffix(".key")),
         ]
-        done = await asyncio.to_thread(simulate, "demo", "--devices", "2", "--rounds", "1", "--broker", url, *files)
+        done = await asyncio.to_thread(
+            simulate, "demo", "--devices", "2", "--rounds", "1", "--link", "none", "--broker", url, *files
+        )
         assert done["rounds"] == 1
         denied = await asyncio.to_thread(
             gca, "simulate", "demo", "--rounds", "1", "--broker", url, *files[:2], timeout=60
