@@ -122,6 +122,7 @@ def whole_run(study: Study) -> Rounds:
     rng, display = np.random.default_rng(1), Rounds()
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
+        (directory / "models").mkdir()
         shards = []
         centres = rng.normal(size=(8, WIDTH))
         for number in range(1, study.devices + 1):

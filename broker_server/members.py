@@ -83,7 +83,8 @@ class Members:
         at `ABSENCES` openings in a row. If nobody is left, all can: they may yet come back."""
         for device, member in self.joined.items():
             absences = 0 if self.online(device) else member.absences + 1
-            self.joined[device] = replace(member, absences=absences)
+            if absences != member.absences:
+                self.joined[device] = replace(member, absences=absences)
         there = tuple(device for device, member in self.joined.items() if member.absences < ABSENCES)
         return there or tuple(self.joined)
 

@@ -6,6 +6,7 @@ the connection stays alive meanwhile) and `report` (where a round's telemetry go
 """
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -66,18 +67,18 @@ async def live(device: Device) -> ModelState:
     async with _connected(session):
         try:
             work = _Work(device, await session.welcome())
-            state = await work.begin()
+            await work.begin()
             last = work.welcome.round
             while (opening := await session.next_round(last)).state != "ended":
                 last, notes = opening.round, _Round(opening.round)
                 if device.silent(last):
                     notes.outcome, notes.detail = "missed", "silent in this round"
-                    await device.report(work.telemetry(notes, state))
+                    await device.report(work.telemetry(notes))
                     continue
                 taking_part = takes_part(opening.cohort or EVERYONE, work.welcome.seed, last, session.who.device)
-                state = await _round(work, state, notes, taking_part)
-                await work.keep(last, state)
-                await device.report(work.telemetry(notes, state))
+                await _round(work, notes, taking_part)
+                await work.keep(last)
+                await device.report(work.telemetry(notes))
         except Exception as error:
             await session.leave("failed", in_words(error))
             raise
@@ -85,58 +86,58 @@ async def live(device: Device) -> ModelState:
             await session.leave("left", "stopped")
             raise
         await session.leave("left")
-        await device.report(work.telemetry(_Round(last, outcome="idle", detail=opening.reason), state))
-        return state
+        await device.report(work.telemetry(_Round(last, outcome="idle", detail=opening.reason)))
+        return work.state
 
 
-async def _round(work: "_Work", state: ModelState, notes: "_Round", taking_part: bool) -> ModelState:
+async def _round(work: "_Work", notes: "_Round", taking_part: bool) -> None:
     """One round from the device's side; with a method whose broadcasts concern all, also one it takes no part in."""
     hears_all = work.method.hears_all_broadcasts
     if taking_part and hears_all and work.holds != notes.round - 1:
-        state = await _catch_up(work, state, notes)
+        await _catch_up(work, notes)
         taking_part = work.holds == notes.round - 1  # else it would train on a model that is not the round's
     await work.device.session.enter(notes.round, taking_part or hears_all)
     if taking_part:
-        return await _take_part(work, state, notes)
+        await _take_part(work, notes)
+        return
     if notes.outcome == "completed":
         notes.outcome = "idle"
-    return await _take_in(work, state, notes) if hears_all else state
+    if hears_all:
+        await _take_in(work, notes)
 
 
-async def _take_part(work: "_Work", state: ModelState, notes: "_Round") -> ModelState:
+async def _take_part(work: "_Work", notes: "_Round") -> None:
     """One round of Algorithm 1 from the device's side: lines 5 to 19, then 25 to 36."""
     method, stage = work.method, work.method.stages[0]
-    state, upload = await work.train(notes, stage, method.before_upload, state, work.context(notes))
+    work.state, upload = await work.train(notes, stage, method.before_upload, work.state, work.context(notes))
     with work.timed(notes, "upload"):
         fate = await work.device.session.upload(notes.round, upload)
     notes.outcome, notes.detail = fate.outcome, fate.detail
-    return await _take_in(work, state, notes)
+    await _take_in(work, notes)
 
 
-async def _take_in(work: "_Work", state: ModelState, notes: "_Round") -> ModelState:
+async def _take_in(work: "_Work", notes: "_Round") -> None:
     """Await the round's broadcast and use it."""
     with work.timed(notes, "wait"):
         broadcast = await work.device.session.broadcast(notes.round)
     if broadcast is None:
         notes.outcome = "missed" if notes.outcome in ("completed", "idle") else notes.outcome
-        return state
+        return
     method, stage = work.method, work.method.stages[1]
     try:
-        state = await work.train(notes, stage, method.after_broadcast, state, work.context(notes), broadcast)
+        work.state = await work.train(notes, stage, method.after_broadcast, work.state, work.context(notes), broadcast)
         work.holds = notes.round
     except ProtocolError as error:
         notes.outcome, notes.detail = "missed", f"unusable broadcast: {error}"
-    return state
 
 
-async def _catch_up(work: "_Work", state: ModelState, notes: "_Round") -> ModelState:
+async def _catch_up(work: "_Work", notes: "_Round") -> None:
     """Fetch the model that this round starts from, which this device missed: it joined late or was away."""
     before = _Round(notes.round - 1)  # what is noted of it is no part of this round
     await work.device.session.enter(before.round, True)
     with work.timed(notes, "catch_up"):
-        state = await _take_in(work, state, before)
+        await _take_in(work, before)
     notes.outcome, notes.detail = before.outcome, before.detail
-    return state
 
 
 @dataclass
@@ -153,8 +154,10 @@ class _Round:
 
 
 class _Work:
-    """The device's local work: what it is done with, its duration and its evaluation. `holds` is the round whose
-    broadcast was used last."""
+    """The device's local work: what it is done with, its duration and its evaluation. `state` is the model, held here
+    alone, as a fleet has a thousand of them; `holds` is the round whose broadcast was used last."""
+
+    state: ModelState
 
     def __init__(self, device: Device, welcome: Welcome) -> None:
         self.device, self.welcome = device, welcome
@@ -162,7 +165,7 @@ class _Work:
         self.method = coded(method(welcome.method), hyper)
         self.holds = 0
         self.trainer = device.trainer(hyper, device.records.samples.shape[1])
-        self._hashed: tuple[FloatArray, str] | None = None
+        self._hashed: tuple[weakref.ref[FloatArray], str] | None = None
         self.evaluator = Evaluator(device.records, self.trainer, hyper.threshold_quantile)
 
     def context(self, notes: _Round) -> LocalContext:
@@ -180,22 +183,22 @@ class _Work:
             each_epoch=self.device.evaluate == "epoch",
         )  # fmt: skip
 
-    async def begin(self) -> ModelState:
-        """Return the state that this device starts with: the one it kept, or that before round 1."""
-        kept = self.device.resume(self.welcome)
-        if kept is None:
-            return await self.do("initialisation", self.device.offload(self.method.initial, self.context(_Round(0))))
-        self.holds = kept.holds
-        return kept.state
+    async def begin(self) -> None:
+        """Take up the state that this device starts with: the one it kept, or that before round 1."""
+        if (kept := self.device.resume(self.welcome)) is not None:
+            self.holds, self.state = kept.holds, kept.state
+            return
+        initial = self.device.offload(self.method.initial, self.context(_Round(0)))
+        self.state = await self.do("initialisation", initial)
 
-    async def keep(self, round: int, state: ModelState) -> None:
+    async def keep(self, round: int) -> None:
         """Write down what this device could go on from, if it is time for that."""
         keep, session = self.device.keep, self.device.session
         if session.end is not None and session.end.reason != COMPLETED:
             return  # the run was stopped in the middle of this round, which is to be run again
         if keep is not None and round % self.device.keep_every == 0:
             seq = session.seq + 1  # the report of this round takes one
-            kept = Checkpoint(self.welcome.run, session.who.device, round, self.holds, seq, state)
+            kept = Checkpoint(self.welcome.run, session.who.device, round, self.holds, seq, self.state)
             await self.do("checkpoint", self.device.offload(keep, kept))
 
     async def do(self, phase: str, job: Awaitable[R]) -> R:
@@ -234,7 +237,7 @@ class _Work:
         ended = self.device.clock.now()
         notes.spent_s[stage], notes.spans_s[stage] = ended - begun, (begun, ended)
 
-    def telemetry(self, notes: _Round, state: ModelState) -> Telemetry:
+    def telemetry(self, notes: _Round) -> Telemetry:
         session, now = self.device.session, self.device.clock.now()
         spans = {stage: (now - begun, now - ended) for stage, (begun, ended) in notes.spans_s.items()}
         return Telemetry(
@@ -242,13 +245,13 @@ class _Work:
             outcome=notes.outcome, detail=notes.detail[:300], spent_s=notes.spent_s, spans_s=spans,
             tallies=session.tally.drain(),
             evaluations=tuple(notes.evaluations), ignored=dict(session.mail.ignored),
-            state_sha256=self._sha256(state.parameters),
+            state_sha256=self._sha256(self.state.parameters),
         )  # fmt: skip
 
     def _sha256(self, parameters: FloatArray) -> str:
         """Hash parameters, unless they are those hashed last: a device that sat a round out has learned nothing."""
-        if self._hashed is None or self._hashed[0] is not parameters:
-            self._hashed = parameters, sha256(parameters.tobytes()).hexdigest()
+        if self._hashed is None or self._hashed[0]() is not parameters:
+            self._hashed = weakref.ref(parameters), sha256(parameters.tobytes()).hexdigest()
         return self._hashed[1]
 
 

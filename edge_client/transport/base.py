@@ -5,9 +5,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import Struct
 
-@dataclass(frozen=True)
-class Incoming:
+
+class Incoming(Struct, frozen=True):
     """A delivered message. `retained`: it is older than the subscription. `token` is for `acknowledge`."""
 
     topic: str

@@ -22,6 +22,7 @@ class SyntheticTrainer:
 
     def __init__(self, real: Trainer, seed: int, device: str, states: dict[int, ModelState]) -> None:
         self._real, self._seed, self._device, self._states = real, seed, device, states
+        self._codes: FloatArray = np.empty((0, real.latent_dim), np.float32)
 
     @property
     def latent_dim(self) -> int:
@@ -55,8 +56,10 @@ class SyntheticTrainer:
         return state, np.zeros(len(orders))
 
     def encode(self, parameters: FloatArray, samples: FloatArray) -> FloatArray:
-        rng = stream(self._seed, "synthetic codes", 0, self._device)
-        return rng.standard_normal((len(samples), self.latent_dim), np.float32)
+        if len(self._codes) != len(samples):  # the same ones in every round
+            rng = stream(self._seed, "synthetic codes", 0, self._device)
+            self._codes = rng.standard_normal((len(samples), self.latent_dim), np.float32)
+        return self._codes
 
     def score(self, parameters: FloatArray, samples: FloatArray) -> FloatArray:
         return np.zeros(len(samples), np.float32)
