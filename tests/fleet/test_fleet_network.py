@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker_server.broker.limits import Limits
 from broker_server.broker.tcp import TcpBroker
 from edge_client.clock import RealClock
 from edge_client.errors import ConnectionLost
@@ -291,6 +292,35 @@ def test_a_long_download_is_a_sign_of_life_and_so_is_a_long_upload() -> None:
             return taken
 
     assert virtually(main()) == [300_000, 50_000]
+
+
+@pytest.mark.parametrize("keepalive", [0, 4])
+def test_a_publisher_is_held_while_its_subscriber_has_too_much_waiting(keepalive: int) -> None:
+    """5 kB take half a second down 80 kbit/s and go one at a time, so ten of them pile up above 20 kB; the server's
+    publications beyond that are acknowledged only as the pile shrinks. With a keepalive some are let through."""
+
+    async def main() -> tuple[int, list[float]]:
+        limits = Limits(inflight_window=1, low_water=10_000, high_water=20_000)
+        network = Network({"a": parse_link("80kbit/80kbit/2ms")}, seed=1, limits=limits)
+        acknowledged: list[float] = []
+
+        async def publish(server: Transport) -> None:
+            for _ in range(10):
+                await server.publish("big", bytes(5_000))
+                acknowledged.append(now())
+
+        async with network.beside(Settings("server", keepalive=keepalive)) as server:
+            async with network.behind("a")(Settings("a")) as a:
+                await a.subscribe("big")
+                began, publishing = now(), asyncio.create_task(publish(server))
+                taken = [len((await next_message(a)).payload) for _ in range(10)]
+                await publishing
+        return sum(taken), [moment - began for moment in acknowledged]
+
+    taken, acknowledged = virtually(main())
+    assert taken == 50_000
+    assert acknowledged[4] == 0.0  # one is on its way, four wait: not more than 20 kB
+    assert 1.0 < acknowledged[-1] < 5.5
 
 
 # ---- against the real stack --------------------------------------------------------------------------------------
