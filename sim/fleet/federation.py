@@ -21,7 +21,6 @@ from edge_client.clock import Clock, RealClock
 from edge_client.device import Device, live
 from edge_client.errors import GcaError, in_words
 from edge_client.hyperparameters import Hyperparameters
-from edge_client.model.choice import trainer_for
 from edge_client.model.trainer import Trainer
 from edge_client.offload import Offload, into, no_sooner
 from edge_client.protocol.messages import Telemetry
@@ -41,6 +40,7 @@ from sim.fleet.compute import Crew, Inline, cores
 from sim.fleet.loop import VirtualLoop
 from sim.fleet.memory import rare_collection
 from sim.fleet.network import Network
+from sim.fleet.shared_scores import scoring_together
 from sim.fleet.synthetic import synthetic
 from sim.links.profiles import chunk_size, keepalive
 from sim.run_plan import server_method
@@ -77,10 +77,12 @@ class _Fleet:
         boards = device_boards(federation.study)
         self._speeds = {device: board.training_flops for device, board in boards.items()}
         self._synthetic = federation.study.compute == "synthetic"
-        if self._synthetic:
-            self._trainer = synthetic(federation.study.seed)
         first = load_records(federation.shards[0].path, federation.test)
         self._test, self._labels = first.test, first.labels
+        together = scoring_together(self._test)
+        self._trainer: Callable[[str], Callable[[Hyperparameters, int], Trainer]] = lambda device: together
+        if self._synthetic:
+            self._trainer = synthetic(federation.study.seed)
         self._links = device_links(federation.study)
         self._network = Network(
             {shard.device: self._links[shard.device] for shard in federation.shards}, federation.study.seed,
