@@ -164,7 +164,8 @@ class _Fleet:
                         self._trainer(name),
                         keep=partial(save_state, federation.directory) if every else None, keep_every=every or 1,
                         resume=lambda welcome: kept,
-                        silent=silences(federation.plan.seed, name, federation.study.participation.dropout))  # fmt: skip
+                        silent=silences(federation.plan.seed, name, federation.study.participation.dropout),
+        )  # fmt: skip
         state = await live(device)
         if not self._synthetic:
             save_model(self._model(shard), state, name, federation.plan.run)
