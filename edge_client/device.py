@@ -19,6 +19,7 @@ from edge_client.cohort import EVERYONE, takes_part
 from edge_client.errors import GcaError, ProtocolError, in_words
 from edge_client.evaluation import Evaluator
 from edge_client.hyperparameters import Hyperparameters
+from edge_client.methods.base import DeviceMethod
 from edge_client.methods.coded import coded
 from edge_client.methods.context import LocalContext
 from edge_client.methods.registry import method
@@ -37,7 +38,7 @@ R = TypeVar("R")
 @dataclass(frozen=True)
 class Device:
     """What one device brings along. `evaluate` says when its model is judged; `flops_per_s` makes training last
-    as long as on a board of that speed (None: as long as it takes here); `trainer` chooses the arithmetic.
+    as long as on a board of that speed (None: as long as it takes here); `method` and `trainer` choose its work.
 
     `keep` writes down what the device could go on from, after every `keep_every`-th round. After a stop, `resume`
     returns what was kept of this run; its round is over for the server too. In rounds in which it is `silent` it does
@@ -52,6 +53,7 @@ class Device:
     evaluate: Literal["epoch", "round", "never"] = "epoch"
     flops_per_s: float | None = None
     trainer: Callable[[Hyperparameters, int], Trainer] = trainer_for
+    method: Callable[[str], DeviceMethod] = method
     keep: Callable[[Checkpoint], None] | None = None
     keep_every: int = 1
     resume: Callable[[Welcome], Checkpoint | None] = lambda welcome: None
@@ -162,7 +164,7 @@ class _Work:
     def __init__(self, device: Device, welcome: Welcome) -> None:
         self.device, self.welcome = device, welcome
         hyper = welcome.hyper
-        self.method = coded(method(welcome.method), hyper)
+        self.method = coded(device.method(welcome.method), hyper)
         self.holds = 0
         self.trainer = device.trainer(hyper, device.records.samples.shape[1])
         self._hashed: tuple[weakref.ref[FloatArray], str] | None = None

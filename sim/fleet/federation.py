@@ -21,6 +21,7 @@ from edge_client.clock import Clock, RealClock
 from edge_client.device import Device, live
 from edge_client.errors import GcaError, in_words
 from edge_client.hyperparameters import Hyperparameters
+from edge_client.methods.registry import method
 from edge_client.model.trainer import Trainer
 from edge_client.offload import Offload, into, no_sooner
 from edge_client.protocol.messages import Telemetry
@@ -41,7 +42,7 @@ from sim.fleet.loop import VirtualLoop
 from sim.fleet.memory import rare_collection
 from sim.fleet.network import Network
 from sim.fleet.shared_scores import scoring_together
-from sim.fleet.synthetic import synthetic
+from sim.fleet.synthetic import synthetic, synthetic_method
 from sim.links.profiles import chunk_size, keepalive
 from sim.run_plan import server_method
 from sim.torch_thread import torch_in_one_thread
@@ -161,7 +162,7 @@ class _Fleet:
 
         device = Device(records, session, clock, training, report,
                         "never" if self._synthetic else federation.study.evaluation.every, self._speeds[name],
-                        self._trainer(name),
+                        self._trainer(name), synthetic_method if self._synthetic else method,
                         keep=partial(save_state, federation.directory) if every else None, keep_every=every or 1,
                         resume=lambda welcome: kept,
                         silent=silences(federation.plan.seed, name, federation.study.participation.dropout),

@@ -1,7 +1,7 @@
-"""A trainer that does not train, for runs that ask about the protocol and not about the model.
+"""Local work without arithmetic, for runs that ask about the protocol and not about the model.
 
-Models stay as they began and are shared by all devices; codes are drawn from the seed. Messages have the sizes, and
-phases the durations, of the real thing.
+Models stay as they began and are shared by all devices; codes are drawn from the seed, once for all rounds. Messages
+have the sizes, and phases the durations, of the real thing.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.hyperparameters import Hyperparameters
+from edge_client.methods.base import Arrays, DeviceMethod, Epochs
+from edge_client.methods.context import LocalContext
+from edge_client.methods.registry import method
 from edge_client.model.autoencoder import FloatArray
 from edge_client.model.choice import trainer_for
 from edge_client.model.trainer import ModelState, Trainer
@@ -22,7 +25,6 @@ class SyntheticTrainer:
 
     def __init__(self, real: Trainer, seed: int, device: str, states: dict[int, ModelState]) -> None:
         self._real, self._seed, self._device, self._states = real, seed, device, states
-        self._codes: FloatArray = np.empty((0, real.latent_dim), np.float32)
 
     @property
     def latent_dim(self) -> int:
@@ -56,13 +58,46 @@ class SyntheticTrainer:
         return state, np.zeros(len(orders))
 
     def encode(self, parameters: FloatArray, samples: FloatArray) -> FloatArray:
-        if len(self._codes) != len(samples):  # the same ones in every round
-            rng = stream(self._seed, "synthetic codes", 0, self._device)
-            self._codes = rng.standard_normal((len(samples), self.latent_dim), np.float32)
-        return self._codes
+        rng = stream(self._seed, "synthetic codes", 0, self._device)
+        return rng.standard_normal((len(samples), self.latent_dim), np.float32)
 
     def score(self, parameters: FloatArray, samples: FloatArray) -> FloatArray:
         return np.zeros(len(samples), np.float32)
+
+
+class SyntheticMethod:
+    """Another DeviceMethod, for one device: it works in its first round only, and uploads the same in all."""
+
+    def __init__(self, real: DeviceMethod) -> None:
+        self._real = real
+        self._upload: dict[str, NDArray[Any]] | None = None
+
+    @property
+    def hears_all_broadcasts(self) -> bool:
+        return self._real.hears_all_broadcasts
+
+    @property
+    def stages(self) -> tuple[str, str]:
+        return self._real.stages
+
+    def epochs(self, hyper: Hyperparameters) -> Epochs:
+        return self._real.epochs(hyper)
+
+    def initial(self, context: LocalContext) -> ModelState:
+        return self._real.initial(context)
+
+    def before_upload(self, state: ModelState, context: LocalContext) -> tuple[ModelState, dict[str, NDArray[Any]]]:
+        if self._upload is None:
+            _, self._upload = self._real.before_upload(state, context)
+        return state, self._upload
+
+    def after_broadcast(self, state: ModelState, context: LocalContext, broadcast: Arrays) -> ModelState:
+        return state
+
+
+def synthetic_method(name: str) -> DeviceMethod:
+    """Return the device half of a method, without its work."""
+    return SyntheticMethod(method(name))
 
 
 def synthetic(seed: int) -> Callable[[str], Callable[[Hyperparameters, int], Trainer]]:

@@ -158,8 +158,7 @@ def test_a_run_that_can_never_end_is_blocked_and_says_who_waits(
     assert type(caught.value).__name__ == "Blocked"
 
 
-@pytest.mark.parametrize("clock", ["real", "virtual"])
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("clock", "sent"), [("real", signal.SIGTERM), ("virtual", signal.SIGINT)])
 def test_a_stopped_run_leaves_a_readable_study_behind(tmp_path: Path, sent: signal.Signals, clock: str) -> None:
     command = [sys.executable, "-m", "sim.cli", "simulate", "demo", "--isolation", "task", "--clock", clock,
                "--link", LINK, "--rounds", "100000", "--hardware", "pi-4b",
