@@ -73,7 +73,8 @@ def virtual(seeds: range) -> int:
 
 
 class Broker:
-    """mosquitto with a study in its folder, behind a relay whose connections can be cut; with `persistence` it remembers across its deaths."""
+    """mosquitto, with a study in its folder, behind a relay whose connections can be cut. With `persistence` it
+    remembers across its deaths."""
 
     def __init__(self, folder: Path, persistence: bool) -> None:
         with socket.socket() as probe:
