@@ -1,12 +1,17 @@
 """Fixtures that several areas share, and the rule that CI skips nothing."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 from brokers import broker, broker_kind
 
 __all__ = ["broker", "broker_kind"]
+
+
+# A shell lets what it starts in the background ignore Ctrl-C, and children inherit that: those of the tests must not.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
