@@ -138,8 +138,8 @@ class _Emulation:
         spec = NetworkSpec(
             {shard.device: name_of(study.link, shard.device) for shard in self.federation.shards},
             (real.host, real.port) if real else None,
-            study.seed,
-        )
+            study.seed, self.federation.plan.start.seconds,
+        )  # fmt: skip
         child: Child[FromNetwork] = Child(self._context, "network", network_main, spec, FromNetwork)
         self.children.append(child)
         child.pipe.listen(self._hear_network, lambda: self._fail("the network process has died"))

@@ -25,11 +25,13 @@ from sim.links.proxy import ShapingProxy
 
 
 class NetworkSpec(msgspec.Struct, frozen=True):
-    """`links` maps each device to its link's name; `broker` is (host, port) of a real broker, None for our own."""
+    """`links` maps each device to its link's name; `broker` is (host, port) of a real broker, None for our own;
+    `began_s` is for how long the run has gone on already."""
 
     links: dict[str, str]
     broker: tuple[str, int] | None
     seed: int
+    began_s: float = 0.0
 
 
 def main(spec: bytes, connection: Connection) -> None:
@@ -49,7 +51,9 @@ async def _run(spec: NetworkSpec, pipe: Pipe[ToNetwork]) -> None:
     host, port = spec.broker or ("127.0.0.1", await broker.start())
     clock = RealClock()
     proxies = {
-        device: ShapingProxy(link(name), host, port, clock=clock, seed=spec.seed, device=device)
+        device: ShapingProxy(
+            link(name), host, port, clock=clock, seed=spec.seed, device=device, began_s=spec.began_s
+        )
         for device, name in spec.links.items()
     }
     ports = {device: await proxy.start() for device, proxy in proxies.items()}

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-
 from broker_server.start import Start, load_start
 from broker_server.store import FILE, StudyStore
 from edge_client.errors import EnvironmentFault
+from edge_client.records import load_records
 from sim.config import Study
 from sim.data.partition import device_name
 from sim.devices import device_names
@@ -57,15 +56,12 @@ def clear(directory: Path) -> None:
 
 
 def written_shards(study: Study, directory: Path) -> tuple[tuple[Shard, ...], Path, int]:
-    """Return the devices' records on disk, the test set, and the width of a record."""
+    """Return the devices' records on disk, the test set, and the width of a record; raises `GcaError` if any are not
+    as they were written."""
     folder, width, shards = directory / "shards", 0, []
     for number in range(1, study.devices + 1):
         path = folder / f"{device_name(number)}.npz"
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                samples, width = file["samples"].shape
-        except (OSError, ValueError, KeyError) as error:
-            raise EnvironmentFault(f"{path}: cannot be read ({error}); the study cannot go on, run it anew") from None
+        samples, width = load_records(path).samples.shape
         shards.append(Shard(device_name(number), samples, path))
     return tuple(shards), folder / "test.npz", width
 

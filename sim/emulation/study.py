@@ -89,6 +89,7 @@ def resume_study(directory: Path, display: Display, data_dir: Path | None = None
                 drop_states(directory)
                 return workload.width
             check_machine(study)
+            (directory / "models").mkdir(exist_ok=True)
             _go_on(study, directory, workload, store, row, around)
     return workload.width
 

@@ -87,7 +87,7 @@ class _Fleet:
         self._links = device_links(federation.study)
         self._network = Network(
             {shard.device: self._links[shard.device] for shard in federation.shards}, federation.study.seed,
-            journal.note,
+            journal.note, began_s=federation.plan.start.seconds,
         )  # fmt: skip
 
     async def run(self) -> Finished:

@@ -27,16 +27,17 @@ from sim.links.proxy import LinkCounters, direction_counters
 
 
 class Network:
-    """One broker and the links to it. Needs a running loop; outages count from here.
+    """One broker and the links to it. Needs a running loop. Outages count from here, where the run has gone on for
+    `began_s` seconds already.
 
     `warn` gets the broker's warnings, one line each.
     """
 
     def __init__(self, links: Mapping[str, LinkProfile], seed: int, warn: Callable[[str], None] = lambda text: None,
-                 limits: Limits | None = None) -> None:  # fmt: skip
+                 limits: Limits | None = None, began_s: float = 0.0) -> None:  # fmt: skip
         self._loop = asyncio.get_running_loop()
         self._core, self._warn = Broker(limits=limits, roomy=True), warn
-        origin = self._loop.time()
+        origin = self._loop.time() - began_s
         self._links = {
             device: _Link(
                 Lane(uplink(profile), JitterKey(seed, "jitter-up", device), self._loop, origin),

@@ -50,15 +50,17 @@ class LinkCounters(msgspec.Struct, frozen=True):
 class ShapingProxy:
     """The link of one device: listens on 127.0.0.1 and forwards to an upstream host.
 
-    Outages count from `start`. Jitter depends on (seed, direction, segment number, device).
+    Outages count from `start`, where the run has gone on for `began_s` seconds already. Jitter depends on (seed,
+    direction, segment number, device).
     """
 
     def __init__(
-        self, profile: LinkProfile, upstream_host: str, upstream_port: int, *, clock: Clock, seed: int, device: str
-    ) -> None:
+        self, profile: LinkProfile, upstream_host: str, upstream_port: int, *, clock: Clock, seed: int, device: str,
+        began_s: float = 0.0,
+    ) -> None:  # fmt: skip
         self._profile = profile
         self._upstream = (upstream_host, upstream_port)
-        self._clock = clock
+        self._clock, self._began_s = clock, began_s
         self._origin = clock.now()
         self._up = Lane(uplink(profile), JitterKey(seed, "jitter-up", device), self._now)
         self._down = Lane(downlink(profile), JitterKey(seed, "jitter-down", device), self._now)
@@ -78,7 +80,7 @@ class ShapingProxy:
             self._server = await loop.create_server(self._accept, sock=listener, backlog=BACKLOG)
         except OSError as error:
             raise EnvironmentFault(f"link to {host}:{port}: {error}; check the broker's address") from error
-        self._origin = self._clock.now()
+        self._origin = self._clock.now() - self._began_s
         return int(listener.getsockname()[1])
 
     async def close(self) -> None:
