@@ -8,6 +8,8 @@ from edge_client.protocol.messages import Join, Presence
 
 NEWCOMERS = 4
 """Processes that may wait for one name at a time; whoever comes then is refused at once."""
+PROCESSES = 8
+"""Of one name that are remembered as online at a time, the latest: only a device that lies has had more."""
 ABSENCES = 2
 """Rounds that a device may miss the opening of in a row; from the last of them on it is not drawn until it is back."""
 
@@ -47,7 +49,7 @@ class Members:
         self.input_dim: int | None = None
         """The width of the records of whoever was admitted last: that of the run."""
         self._elapsed_s = elapsed_s or {}  # as it was before the server's program was stopped
-        self._online: dict[str, set[str]] = {}
+        self._online: dict[str, dict[str, None]] = {}  # in the order of their signs of life
         self._contests: dict[tuple[str, str], Contest] = {}
 
     # ---- presence -----------------------------------------------------------------------------------------------
@@ -56,11 +58,13 @@ class Members:
         """Take in that a process came or went. A last will names its own instance, so an old one harms nobody."""
         device = presence.device
         self.known.add(device)
-        instances = self._online.setdefault(device, set())
+        instances = self._online.setdefault(device, {})
+        instances.pop(presence.instance, None)
         if presence.state != "online":
-            instances.discard(presence.instance)
             return
-        instances.add(presence.instance)
+        instances[presence.instance] = None
+        if len(instances) > PROCESSES:
+            del instances[next(iter(instances))]
         if self.online(device):
             self.joined[device] = replace(self.joined[device], absences=0)
 
@@ -146,7 +150,7 @@ class Members:
         """Return, and forget, the contests whose holder has not answered; it counts as gone from now on."""
         due = self._close(lambda contest: now >= contest.due_s)
         for contest in due:
-            self._online.get(contest.holder.device, set()).discard(contest.holder.instance)
+            self._online.get(contest.holder.device, {}).pop(contest.holder.instance, None)
         return due
 
     @property

@@ -5,6 +5,8 @@ import random
 import pytest
 
 from broker_server.coordinator import Coordinator
+from broker_server.members import PROCESSES, Members
+from edge_client.protocol.messages import Presence
 from fuzz.decoder import campaign
 from fuzz.mutate import mutated
 
@@ -40,3 +42,10 @@ def test_what_is_raised_says_how_to_have_it_again(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(IndexError):
         campaign(20_000, seed=1, say=said.append)
     assert "--seed 1 --count" in said[0]
+
+
+def test_a_device_that_invents_processes_fills_no_memory() -> None:
+    members = Members()
+    for number in range(10_000):
+        members.see(Presence(run="fuzz", device="a", seq=number, state="online", instance=f"{number:08x}"))
+    assert sum(len(processes) for processes in members._online.values()) == PROCESSES
