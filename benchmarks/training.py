@@ -6,7 +6,9 @@ C devices, each with its own records, autoencoder d_x-256-64-16-64-256-d_x and A
 examples of federated learning run: an nn.Module and a torch.optim.Adam per client, one client after another, in one
 thread. The others run this project's trainers, one call for the five epochs of a local phase; "two threads" shares
 the devices between two threads of this process. Blocks of ten devices go through all variants in turn, so that what
-the machine does meanwhile falls on all of them: a ratio is the median over the blocks. Trust ratios, not microseconds.
+the machine does meanwhile falls on all of them; medians are over the blocks. Time in which a thread was ready while
+another program had its core is taken off (Linux tells; "busy" says how much it was), waiting for the interpreter
+lock is not. Trust ratios, not microseconds.
 
 GFLOP/s are those of a reconstruction step; "sgemm" is the faster of what numpy and torch reach here on one thread for
 a 1000 x 1000 product.
@@ -20,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ[name] = "1"  # before numpy and torch load their BLAS
@@ -120,41 +123,56 @@ def variants(
     def in_two_threads(run: Callable[[str, Device], None], phase: str, block: list[Device]) -> None:
         list(pool.map(partial(run, phase), block))
 
-    yield "eager", 1, partial(in_turn, work.eager)
-    yield "numpy", EPOCHS, partial(in_turn, partial(work.ours, NumpyTrainer(work.arch)))
+    yield "eager", 1, 1, partial(in_turn, work.eager)
+    yield "numpy", 1, EPOCHS, partial(in_turn, partial(work.ours, NumpyTrainer(work.arch)))
     for path in library.paths()[:2]:
-        yield path, EPOCHS, partial(in_turn, partial(work.ours, CompiledTrainer(work.arch, path)))
+        yield path, 1, EPOCHS, partial(in_turn, partial(work.ours, CompiledTrainer(work.arch, path)))
     best = CompiledTrainer(work.arch, library.paths()[0])
-    yield f"{best.path}, two threads", EPOCHS, partial(in_two_threads, partial(work.ours, best))
+    yield f"{best.path}, two threads", 2, EPOCHS, partial(in_two_threads, partial(work.ours, best))
 
 
-def measure(work: Workload, devices: Sequence[Device], rounds: int) -> Seconds:
-    """Send every block of devices through every variant and phase, `rounds` times, after a warm-up."""
-    seconds: Seconds = {}
+def waited() -> float:
+    """Return the seconds that threads of this process have been ready to run without a core; 0 where none tells."""
+    delays = (path.read_text().split()[1] for path in Path("/proc/self/task").glob("*/schedstat"))
+    return 1e-9 * sum(map(int, delays))
+
+
+def measure(work: Workload, devices: Sequence[Device], rounds: int) -> tuple[Seconds, float]:
+    """Send every block of devices through every variant and phase, `rounds` times, after a warm-up.
+
+    Returns the seconds, and the share of all threads' time that went to waiting for a core.
+    """
+    found: Seconds = {}
+    total = lost = 0.0
     steps = -(-RECORDS // BATCH)
     blocks = [list(devices[start : start + BLOCK]) for start in range(0, len(devices), BLOCK)]
     with ThreadPoolExecutor(2) as pool:
         for timed, block in [(False, blocks[0]), *((True, block) for _ in range(rounds) for block in blocks)]:
             for phase in PHASES:
-                for name, epochs, run in variants(work, pool):
-                    start = time.perf_counter()
+                for name, threads, epochs, run in variants(work, pool):
+                    start, delayed = time.perf_counter(), waited()
                     run(phase, block)
+                    spent, waiting = time.perf_counter() - start, (waited() - delayed) / threads
                     if timed:
-                        spent = (time.perf_counter() - start) / (len(block) * epochs * steps)
-                        seconds.setdefault((name, phase), []).append(spent)
-    return seconds
+                        seconds = (spent - waiting) / (len(block) * epochs * steps)
+                        found.setdefault((name, phase), []).append(seconds)
+                        total, lost = total + spent, lost + waiting
+    return found, lost / total
 
 
-def report(count: int, seconds: Seconds, work: Workload, sgemm: float) -> None:
+def report(count: int, found: Seconds, busy: float, work: Workload, sgemm: float) -> None:
     weights = [inputs * outputs for inputs, outputs in pairwise(work.arch.widths)]
     flops = BATCH * (6 * sum(weights) - 2 * weights[0])  # the first layer passes nothing on downwards
-    print(f"\nC = {count}           reconstruction   alignment    times eager: recon  align   GFLOP/s  of sgemm")
-    for name in dict.fromkeys(name for name, _ in seconds):
-        recon, align = (1e6 * float(np.median(seconds[name, phase])) for phase in PHASES)
-        ratios = [np.median(np.divide(seconds["eager", phase], seconds[name, phase])) for phase in PHASES]
+    micros = {key: 1e6 * float(np.median(seconds)) for key, seconds in found.items()}
+    print(
+        f"\nC = {count}, busy {busy:.0%}   reconstruction   alignment   times eager: recon  align   GFLOP/s  of sgemm"
+    )
+    for name in dict.fromkeys(name for name, _ in found):
+        recon, align = (micros[name, phase] for phase in PHASES)
+        ratios = [micros["eager", phase] / micros[name, phase] for phase in PHASES]
         rate = flops / recon / 1e3
         print(
-            f"{name:>20} {recon:8.1f} us {align:10.1f} us {ratios[0]:21.2f} {ratios[1]:6.2f} "
+            f"{name:>20} {recon:9.1f} us {align:10.1f} us {ratios[0]:20.2f} {ratios[1]:6.2f} "
             f"{rate:9.0f} {rate / sgemm:8.0%}"
         )
 
@@ -193,7 +211,7 @@ def main() -> None:
     print(f"d_x = {options.features}, N = {RECORDS}, batch {BATCH}, K = {CLUSTERS}; sgemm {sgemm:.0f} GFLOP/s")
     for count in [10, 50] if options.quick else options.devices:
         rounds = max(1, (50 if options.quick else 200) // count)
-        report(count, measure(work, fleet(work, count, rng), rounds), work, sgemm)
+        report(count, *measure(work, fleet(work, count, rng), rounds), work, sgemm)
 
 
 if __name__ == "__main__":
