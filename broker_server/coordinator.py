@@ -24,7 +24,7 @@ from broker_server.actions import (
     Record,
 )
 from broker_server.collection import Collection
-from broker_server.deadline import earliest, farewell
+from broker_server.deadline import earliest
 from broker_server.door import Door
 from broker_server.herald import Herald
 from broker_server.ledger import Ledger
@@ -159,7 +159,7 @@ class Coordinator:
         owed: Iterable[str] = ()
         if self.collection is not None and self.outcome is not None and self.outcome.completed:
             owed = self.collection.audience if self.method.broadcasts_to_all else self.collection.accepted
-        return not self.members.present and not any(device in self.members.joined for device in owed)
+        return not self.members.anyone_online and not any(device in self.members.joined for device in owed)
 
     def farewell_due(self, now: float) -> float:
         """Return until when to wait, after the end, for devices that have not said goodbye: for those that use the
@@ -167,10 +167,12 @@ class Coordinator:
         assert self.outcome is not None
         if not self.outcome.completed:  # nothing is owed to them; the end stays on the broker
             return self.outcome.ended_s + FAREWELL_S
-        due = self.outcome.ended_s + farewell(self.plan, self._limit.paces(), self.members.joined)
-        since = now if self._deserted_s is None else self._deserted_s
-        self._deserted_s = None if self.members.present else since
-        return due if self.members.present else min(due, since + max(FAREWELL_S, self.plan.patience_s))
+        due = self.outcome.ended_s + self._limit.farewell_s()
+        if self.members.anyone_online:
+            self._deserted_s = None
+            return due
+        self._deserted_s = now if self._deserted_s is None else self._deserted_s
+        return min(due, self._deserted_s + max(FAREWELL_S, self.plan.patience_s))
 
     def closing(self) -> list[Action]:
         """Leave nothing behind: clear the retained presences, and hand over what the ledgers still hold."""

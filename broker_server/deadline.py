@@ -68,13 +68,22 @@ def farewell(plan: RunPlan, paces: Mapping[str, Pace], remaining: Iterable[str])
     """Return the seconds that devices may take after the last round: to download its broadcast, to use it, and to say
     goodbye. Judged as their uploads were: an epoch of alignment takes no longer than one of training did.
     """
+    return slowest_to_leave(plan, paces, remaining)[1]
+
+
+def slowest_to_leave(plan: RunPlan, paces: Mapping[str, Pace], remaining: Iterable[str]) -> tuple[str | None, float]:
+    """Return the device that `farewell` is made for (the last of equals; None if it is made for nobody), and that
+    farewell. Until this one has gone it need not be computed again."""
     if plan.deadline_s != "auto":
-        return max(FAREWELL_S, plan.patience_s, plan.deadline_s)
+        return None, max(FAREWELL_S, plan.patience_s, plan.deadline_s)
     expected = _expected(paces)
     epochs = max(1.0, plan.hyper.align_epochs / max(1, plan.hyper.recon_epochs))
-    needs = (paces[device].download_s + epochs * expected.get(device, 0.0) for device in remaining)
-    slowest = max(needs, default=0.0)
-    return max(FAREWELL_S, plan.grace * slowest + plan.patience_s)
+    slowest, longest = None, 0.0
+    for device in remaining:
+        needs = paces[device].download_s + epochs * expected.get(device, 0.0)
+        if needs >= longest:
+            slowest, longest = device, needs
+    return slowest, max(FAREWELL_S, plan.grace * longest + plan.patience_s)
 
 
 def answer(up_rate: float, down_rate: float) -> float:

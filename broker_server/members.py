@@ -78,9 +78,9 @@ class Members:
         return member is not None and member.instance in self._online.get(device, ())
 
     @property
-    def present(self) -> tuple[str, ...]:
-        """The devices that have joined and are online, by name."""
-        return tuple(sorted(device for device in self.joined if self.online(device)))
+    def anyone_online(self) -> bool:
+        """Whether a device that has joined is online."""
+        return any(self.online(device) for device in self.joined)
 
     def roll_call(self) -> tuple[str, ...]:
         """Note who is away as a round opens, and return who can be drawn for it: all but those who have now been away

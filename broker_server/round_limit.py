@@ -5,7 +5,7 @@ thousand devices for it.
 """
 
 from broker_server.collection import Collection
-from broker_server.deadline import Pace, slowest_participant
+from broker_server.deadline import Pace, slowest_participant, slowest_to_leave
 from broker_server.herald import Herald
 from broker_server.members import Members
 from broker_server.methods.base import ServerMethod
@@ -20,6 +20,7 @@ class RoundLimit:
         self._slowest: str | None = None
         self._limit: float | None = None
         self._of: object = None
+        self._last: tuple[str | None, float] | None = None
 
     def paces(self) -> dict[str, Pace]:
         """Return what is known of each device."""
@@ -48,6 +49,13 @@ class RoundLimit:
         if self._limit is not None and now < self._limit and stands and self._of == self._circumstances(collection):
             return self._limit
         return self.anew(collection)
+
+    def farewell_s(self) -> float:
+        """Return how long the devices still here may take to leave, as it was last computed: those that leave sooner
+        can only shorten it."""
+        if self._last is None or (self._last[0] is not None and self._last[0] not in self._members.joined):
+            self._last = slowest_to_leave(self._plan, self.paces(), self._members.joined)
+        return self._last[1]
 
     def _circumstances(self, collection: Collection) -> tuple[int, int, int]:
         return collection.round, len(collection.instances), len(self._members.joined)

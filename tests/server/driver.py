@@ -80,6 +80,12 @@ class Driver:
         self.coordinator = Coordinator(self.plan, METHOD)
         self._seq = count()
 
+    @property
+    def online(self) -> tuple[str, ...]:
+        """The members that the coordinator takes to be online."""
+        members = self.coordinator.members
+        return tuple(device for device in sorted(members.joined) if members.online(device))
+
     def _did(self, actions: list[Action]) -> list[Action]:
         self.log += actions
         return actions

@@ -411,9 +411,9 @@ def test_a_new_connection_announces_where_the_run_stands() -> None:
     run.start("a", "b")
     (opened,) = told(run.announce(5.0), RoundState)
     assert (waiting.state, opened.state, opened.round, opened.deadline_s) == ("waiting", "open", 1, 30.0)
-    assert not run.coordinator.members.present  # until they say so
+    assert not run.online  # until they say so
     run.presence("a", 6.0)
-    assert run.coordinator.members.present == ("a",)
+    assert run.online == ("a",)
 
 
 def test_a_failure_ends_the_run_and_its_late_result_changes_nothing() -> None:

@@ -120,7 +120,7 @@ def test_a_machine_that_lost_power_is_back_in_seconds() -> None:
     assert (welcome.instance, welcome.round) == ("11111111", 1)  # round 1 is not for it
     assert (reject.instance, reject.reason) == ("00000000", "duplicate")  # should the old one live after all
     run.presence("a", 90.0, state="lost")  # the last will of the old one, at last
-    assert run.coordinator.members.present == ("a", "b")
+    assert run.online == ("a", "b")
 
 
 def test_an_answer_that_comes_too_late_starts_no_war() -> None:
@@ -192,7 +192,7 @@ def test_the_last_will_of_a_devices_old_process_harms_its_new_one_nothing() -> N
     run.announce(2.0)  # the broker restarted; only the new process shows up
     run.arrive("a", 3.0, instance="11111111")
     assert run.presence("a", 4.0, state="lost") == []
-    assert run.coordinator.members.present == ("a",)
+    assert run.online == ("a",)
 
 
 def test_a_device_of_another_width_is_refused() -> None:

@@ -70,3 +70,27 @@ def test_a_thousand_uploads_do_not_each_look_at_a_thousand_devices(monkeypatch) 
             driver.upload(f"d{number:03d}", round, round * 10.0 + number / 100)
         driver.aggregated(round * 10.0 + 5)
     assert computed < 30
+
+
+def test_goodbyes_do_not_each_look_at_all_who_remain(monkeypatch) -> None:
+    from broker_server import round_limit as module
+
+    driver = Driver(plan(devices=300, rounds=1))
+    for number in range(300):
+        driver.arrive(f"d{number:03d}", 1.0)
+    driver.play(1, 5.0, *(f"d{number:03d}" for number in range(300)))
+    computed = 0
+    real = module.slowest_to_leave
+
+    def counted(*arguments):
+        nonlocal computed
+        computed += 1
+        return real(*arguments)
+
+    monkeypatch.setattr(module, "slowest_to_leave", counted)
+    for number in range(300):
+        assert not driver.coordinator.all_gone
+        driver.coordinator.farewell_due(6.0)
+        driver.presence(f"d{number:03d}", 6.0, "left")
+    assert driver.coordinator.all_gone
+    assert 1 <= computed < 30
