@@ -111,30 +111,28 @@ def fleet(work: Workload, count: int, rng: np.random.Generator) -> list[Device]:
     return devices
 
 
-def variants(
-    work: Workload, pool: ThreadPoolExecutor
-) -> Iterator[tuple[str, int, Callable[[str, list[Device]], None]]]:
-    """Yield name, epochs per call, and what runs a phase on a block of devices."""
-
-    def in_turn(run: Callable[[str, Device], None], phase: str, block: list[Device]) -> None:
-        for device in block:
-            run(phase, device)
-
-    def in_two_threads(run: Callable[[str, Device], None], phase: str, block: list[Device]) -> None:
-        list(pool.map(partial(run, phase), block))
-
-    yield "eager", 1, 1, partial(in_turn, work.eager)
-    yield "numpy", 1, EPOCHS, partial(in_turn, partial(work.ours, NumpyTrainer(work.arch)))
+def variants(work: Workload) -> Iterator[tuple[str, int, int, Callable[[str, Device], None]]]:
+    """Yield name, threads, epochs per call, and what runs a phase of a device."""
+    yield "eager", 1, 1, work.eager
+    yield "numpy", 1, EPOCHS, partial(work.ours, NumpyTrainer(work.arch))
     for path in library.paths()[:2]:
-        yield path, 1, EPOCHS, partial(in_turn, partial(work.ours, CompiledTrainer(work.arch, path)))
+        yield path, 1, EPOCHS, partial(work.ours, CompiledTrainer(work.arch, path))
     best = CompiledTrainer(work.arch, library.paths()[0])
-    yield f"{best.path}, two threads", 2, EPOCHS, partial(in_two_threads, partial(work.ours, best))
+    yield f"{best.path}, two threads", 2, EPOCHS, partial(work.ours, best)
 
 
-def waited() -> float:
-    """Return the seconds that threads of this process have been ready to run without a core; 0 where none tells."""
-    delays = (path.read_text().split()[1] for path in Path("/proc/self/task").glob("*/schedstat"))
-    return 1e-9 * sum(map(int, delays))
+def timed(work: Callable[[], object]) -> tuple[float, float]:
+    """Run some work; return its seconds without and with those in which this thread was ready but had no core."""
+    start, before = time.perf_counter(), _waited()
+    work()
+    waited, spent = _waited() - before, time.perf_counter() - start  # in this order: no wait is outside of `spent`
+    return spent - waited, spent
+
+
+def _waited() -> float:
+    """Return the seconds that this thread has been ready to run without a core; 0 where the system does not tell."""
+    told = Path("/proc/thread-self/schedstat")
+    return 1e-9 * int(told.read_text().split()[1]) if told.exists() else 0.0
 
 
 def measure(work: Workload, devices: Sequence[Device], rounds: int) -> tuple[Seconds, float]:
@@ -147,16 +145,15 @@ def measure(work: Workload, devices: Sequence[Device], rounds: int) -> tuple[Sec
     steps = -(-RECORDS // BATCH)
     blocks = [list(devices[start : start + BLOCK]) for start in range(0, len(devices), BLOCK)]
     with ThreadPoolExecutor(2) as pool:
-        for timed, block in [(False, blocks[0]), *((True, block) for _ in range(rounds) for block in blocks)]:
+        for counts, block in [(False, blocks[0]), *((True, block) for _ in range(rounds) for block in blocks)]:
             for phase in PHASES:
-                for name, threads, epochs, run in variants(work, pool):
-                    start, delayed = time.perf_counter(), waited()
-                    run(phase, block)
-                    spent, waiting = time.perf_counter() - start, (waited() - delayed) / threads
-                    if timed:
-                        seconds = (spent - waiting) / (len(block) * epochs * steps)
-                        found.setdefault((name, phase), []).append(seconds)
-                        total, lost = total + spent, lost + waiting
+                for name, threads, epochs, run in variants(work):
+                    jobs = [partial(run, phase, device) for device in block]
+                    times = list(map(timed, jobs) if threads == 1 else pool.map(timed, jobs))
+                    if counts:
+                        own, spent = np.sum(times, axis=0)
+                        found.setdefault((name, phase), []).append(own / (threads * len(block) * epochs * steps))
+                        total, lost = total + spent, lost + spent - own
     return found, lost / total
 
 
@@ -181,12 +178,7 @@ def sgemm_gflops() -> float:
     """Return the rate of a 1000 x 1000 product, the better of numpy's and torch's."""
     a = np.random.default_rng(0).standard_normal((1000, 1000)).astype(np.float32)
     t = torch.from_numpy(a)
-    best = float("inf")
-    for _ in range(20):
-        for product in (lambda: a @ a, lambda: t @ t):
-            start = time.perf_counter()
-            product()
-            best = min(best, time.perf_counter() - start)
+    best = min(timed(product)[0] for _ in range(20) for product in (lambda: a @ a, lambda: t @ t))
     return 2.0 / best
 
 
