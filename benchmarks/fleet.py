@@ -92,7 +92,7 @@ async def network_alone(devices: int, rounds: int) -> tuple[float, int]:
 
 
 def network(devices: int, rounds: int) -> None:
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner, rare_collection():
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner, rare_collection(devices):
         began = time.process_time()
         virtual, crossed = runner.run(network_alone(devices, rounds))
         spent = time.process_time() - began

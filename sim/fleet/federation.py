@@ -64,7 +64,7 @@ async def run(federation: Federation, journal: Journal, threads: int | None = No
     Raises `GcaError` when a device fails; the others have been told by then.
     """
     torch_in_one_thread(federation.study)
-    with threadpool_limits(1, "blas"), rare_collection():
+    with threadpool_limits(1, "blas"), rare_collection(len(federation.shards)):
         return await _Fleet(federation, journal, threads or cores()).run()
 
 
