@@ -58,7 +58,8 @@ def endpoint(url: str, *, username: str | None = None, password: str | None = No
     """Parse `mqtt://host[:1883]` or `mqtts://host[:8883]`; raises `ConfigError` for anything else, and for files of TLS
     that do not go together."""
     parts = urlsplit(url)
-    mend = f"write mqtt://HOST:PORT or mqtts://HOST:PORT, got {parts.scheme}://{parts.hostname or ''}"
+    shown = f"{parts.scheme}://{parts.hostname or ''}" if "@" in url else url  # what stands before an @ may be secret
+    mend = f"write mqtt://HOST:PORT or mqtts://HOST:PORT, got {shown}"
     if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or parts.path not in ("", "/"):
         raise ConfigError(f"broker address: {mend}")
     if parts.password:

@@ -27,4 +27,5 @@ def main() -> None:
 def needs(words: list[str], package: str) -> str:
     """Return the line for a command that lacks a package."""
     command = " ".join(["gca", *words[:1]])
-    return f"{command} needs {package}, which is not installed; install all it needs: pip install 'gca[sim]'"
+    extra = "server" if words[:1] in (["server"], ["broker"]) else "sim"
+    return f"{command} needs {package}, which is not installed; install all it needs: pip install 'gca[{extra}]'"

@@ -73,7 +73,7 @@ def _extraction(record: "AttackRecord") -> list[str]:
     told, strangers = record.details, f"{record.details['reference']} records that nobody trained on"
     knows = f", knowing {' and '.join(record.knows.split('+'))}" if record.knows else ""
     lines = [
-        f"{record.device}, round {record.round}: {ROUTES[record.attack]}{knows}",
+        f"{record.device}, {_when(record)}: {ROUTES[record.attack]}{knows}",
         f"{told['outputs']} outputs against {told['records']:,} training records; measure: {strangers}",
         f"NTMSE          {record.ntmse:9.3f}   {_than(record.ntmse, 1.0)} the records than those are",
         f"excess cosine  {record.excess_cosine:+9.3f}   "
@@ -82,6 +82,13 @@ def _extraction(record: "AttackRecord") -> list[str]:
     if paired := told.get("paired_ntmse"):
         lines.append(f"paired NTMSE   {paired:9.3f}   {_than(paired, 1.0)} the very record behind each code than those")
     return lines
+
+
+def _when(record: "AttackRecord") -> str:
+    """Say which upload or model was attacked; the paper's attack on codes takes one more upload than the run had."""
+    if record.attack.startswith("white_box"):
+        return f"the model after round {record.round}"
+    return f"the upload of round {record.round} (the round after the last where none is asked for)"
 
 
 def _than(value: float, one: float) -> str:

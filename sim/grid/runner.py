@@ -9,6 +9,7 @@ import fcntl
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -77,7 +78,7 @@ def is_complete(directory: Path) -> bool:
 def _run(cells: Sequence[Cell], directory: Path, jobs: int, data_dir: Path | None) -> Iterator[Done]:
     """Yield the cells as they end, whatever the order."""
     context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
-    pool = ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1, initializer=die_with_parent_beside)
+    pool = ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1, initializer=_begin)
     with pool:
         waiting: dict[Future[str | None], Cell] = {}
         rest = iter(cells)
@@ -93,6 +94,12 @@ def _run(cells: Sequence[Cell], directory: Path, jobs: int, data_dir: Path | Non
                 except BrokenProcessPool as error:
                     raise GcaError(f"the process of {cell.name} died ({error}); run the grid again to go on") from None
                 yield Done(cell, folder(cell, directory), failure)
+
+
+def _begin() -> None:
+    """End with the parent, and by Ctrl-C at once and without a word: the parent has it, too."""
+    die_with_parent_beside()
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
 
 
 def _run_one(cell: Cell, place: Path, data_dir: Path | None) -> str | None:
