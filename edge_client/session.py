@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from edge_client.clock import Clock, within
 from edge_client.errors import ConfigError, ConnectionLost, ProtocolError, in_words
 from edge_client.mailbox import Mailbox
+from edge_client.news import News
 from edge_client.protocol import topics
 from edge_client.protocol.chunks import MAX_CHUNK, split
 from edge_client.protocol.codec import Arrays, encode, encode_arrays, payload_bytes
@@ -90,7 +91,7 @@ class Session:
         self._listening = False
         self._awaits: Literal["nothing", "acceptance", "broadcast"] = "nothing"
         self._round = 0
-        self._news = asyncio.Condition()
+        self._news = News()
 
     # ---- what a device asks -------------------------------------------------------------------------------------
 
@@ -242,8 +243,7 @@ class Session:
                 await self._try(self._announce(transport, "online"))
             if not incoming.retained and self._must_ask(transport, incoming.topic, message):
                 await self._try(self._ask(transport))
-            async with self._news:
-                self._news.notify_all()
+            self._news.tell()
 
     def _must_ask(self, transport: Transport, topic: str, message: Header | None) -> bool:
         """A round state, unless retained, is also the server's sign of life. Whoever is not welcome yet asks; so does
@@ -309,15 +309,13 @@ class Session:
 
     async def _now_on(self, transport: Transport | None) -> None:
         self._transport = transport
-        async with self._news:
-            self._news.notify_all()
+        self._news.tell()
 
     async def _until(self, fact: Callable[[], T | None]) -> T:
         """Wait for a fact: anything that is neither None nor False."""
-        async with self._news:
-            while (value := fact()) is None or value is False:
-                await self._news.wait()
-            return value
+        while (value := fact()) is None or value is False:
+            await self._news.wait()
+        return value
 
     # ---- facts --------------------------------------------------------------------------------------------------
 
