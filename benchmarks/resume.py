@@ -3,13 +3,12 @@
     python -m benchmarks.resume [RUNS]
 
 One study is run undisturbed, then RUNS times (default 20) over real MQTT in processes, and each time something is
-killed at an instant drawn from a seed: the program, the network (with the broker), one device, or all at once; every
-third time the resumed run is killed as well. Reported is where each went on; the exit code is 1 if any ended otherwise.
+killed at an instant drawn from a seed: the program (which is the server), the network (with the broker), one device, or
+all at once; every third time the resumed run is killed as well. The exit code is 1 if any ended otherwise.
 """
 
 import os
 import random
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -17,14 +16,14 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-STUDY = """
+ROUNDS = 30
+STUDY = f"""
 dataset = "breast_cancer"
 devices = 4
-rounds = 30
+rounds = {ROUNDS}
 [training]
 hidden = [8]
 latent_dim = 4
@@ -39,22 +38,31 @@ BYTES = """SELECT side, round, device, direction, kind, messages, payload_bytes,
            WHERE kind IN ('upload', 'broadcast')"""
 
 
-def outcome(folder: Path) -> dict[str, Any]:
-    """Return what a study must end with, however often it was stopped."""
+def rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
+    """Return the rows of a study."""
     connection = sqlite3.connect(folder / "study.sqlite")
     try:
-        tables = {query.split()[-1]: sorted(connection.execute(query)) for query in (EVALUATIONS, UPLOADS)}
-        tables["transfers"] = sorted(connection.execute(BYTES))
-        tables["state"] = connection.execute("SELECT completed, state_sha256 FROM runs").fetchall()
-        return tables
+        return connection.execute(query).fetchall()
     finally:
         connection.close()
+
+
+def outcome(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """Return what a study must end with, however often it was stopped."""
+    return {
+        "state": rows(folder, "SELECT completed, state_sha256 FROM runs"),
+        "evaluations": sorted(rows(folder, EVALUATIONS)),
+        "uploads": sorted(rows(folder, UPLOADS)),
+        "bytes": sorted(rows(folder, BYTES)),
+    }
 
 
 def start(*arguments: str) -> "subprocess.Popen[str]":
     """Start `gca simulate` as the head of a process group."""
     command = [sys.executable, "-m", "sim.cli", "simulate", *arguments, "--quiet"]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
 
 
 def children(pid: int) -> dict[str, int]:
@@ -82,38 +90,30 @@ def kill(run: "subprocess.Popen[str]", victim: str, chance: random.Random) -> st
     return name if name in family or victim in ("program", "all") else "program"
 
 
-@dataclass(frozen=True)
-class Told:
-    killed: str
-    after: str
-    resumed: str
-    same: bool
-
-
-def one(number: int, config: Path, folder: Path, seconds: float, expected: dict[str, Any]) -> Told:
-    chance = random.Random(number)
-    victim, wait = VICTIMS[number % len(VICTIMS)], chance.uniform(0.3, 1.0) * seconds
-    run = start(str(config), "--output", str(folder))
-    killed, code = "", None
-    for life in range(2 if number % 3 == 2 else 1):
-        if life:
-            run, wait = start("--resume", str(folder)), chance.uniform(0.3, 1.0) * seconds
-        time.sleep(wait)
-        killed += (", " if life else "") + kill(run, victim, chance) + f" at {wait:.1f} s"
-    if (folder / "study.toml").exists():
-        done = start("--resume", str(folder))
-    else:  # so early that there was no study yet
-        shutil.rmtree(folder, ignore_errors=True)
-        done = start(str(config), "--output", str(folder))
+def one(number: int, config: Path, folder: Path) -> tuple[str, str]:
+    """Run and kill; return what was killed and where the study went on. It has ended when this returns."""
+    chance, victim = random.Random(number), VICTIMS[number % len(VICTIMS)]
+    rounds = sorted(chance.sample(range(ROUNDS - 3), 2 if number % 3 == 2 else 1))
+    killed = []
+    for life, round in enumerate(rounds):
+        run = start("--resume", str(folder)) if life else start(str(config), "--output", str(folder))
+        await_round(folder, round, run)
+        time.sleep(chance.uniform(0.0, 0.3))
+        killed.append(f"{kill(run, victim, chance)} after round {round}")
+    done = start("--resume", str(folder))
     _, errors = done.communicate(timeout=LONGEST_S)
-    code = done.returncode
-    connection = sqlite3.connect(folder / "study.sqlite")
-    notes = [row[0] for row in connection.execute("SELECT detail FROM events WHERE detail LIKE 'resumed%' ORDER BY rowid")]
-    connection.close()
-    same = code == 0 and outcome(folder) == expected
-    if not same:
-        print(errors, [k for k, v in outcome(folder).items() if v != expected[k]])
-    return Told(killed, "", "; ".join(notes) or "had completed", same)
+    if done.returncode:
+        print(errors)
+    notes = rows(folder, "SELECT detail FROM events WHERE detail LIKE 'resumed%' ORDER BY rowid")
+    return ", ".join(killed), "; ".join(note.removeprefix("resumed: the study ") for (note,) in notes)
+
+
+def await_round(folder: Path, round: int, run: "subprocess.Popen[str]") -> None:
+    """Wait until a round was broadcast; for round 0 until there is a study."""
+    place = folder / "rounds" / f"{round:05d}.safetensors" if round else folder / "study.toml"
+    until = time.monotonic() + LONGEST_S
+    while not place.exists() and run.poll() is None and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def main() -> int:
@@ -121,21 +121,20 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         config = Path(scratch) / "study.toml"
         config.write_text(STUDY)
-        began = time.monotonic()
-        whole = start(str(config), "--output", f"{scratch}/undisturbed/run")
-        _, errors = whole.communicate(timeout=LONGEST_S)
-        if whole.returncode:
+        whole = Path(scratch) / "undisturbed" / "run"
+        _, errors = start(str(config), "--output", str(whole)).communicate(timeout=LONGEST_S)
+        if not (whole / "study.sqlite").exists():
             print(errors)
             return 1
-        seconds = time.monotonic() - began
-        expected = outcome(Path(scratch) / "undisturbed" / "run")
-        print(f"undisturbed: {seconds:.1f} s, state {expected['state'][0][1][:16]}")
-        failures = 0
+        expected, failures = outcome(whole), 0
         for number in range(runs):
-            told = one(number, config, Path(scratch) / str(number) / "run", seconds, expected)
-            failures += not told.same
-            print(f"{number:>3}  {told.killed:<40} {told.resumed:<60} {'same' if told.same else 'DIFFERENT'}", flush=True)
-    print(f"{runs - failures} of {runs} ended as the undisturbed run")
+            folder = Path(scratch) / str(number) / "run"
+            killed, resumed = one(number, config, folder)
+            found = outcome(folder)
+            wrong = [part for part in expected if found[part] != expected[part]]
+            failures += bool(wrong)
+            print(f"{number:>3}  {killed}: {resumed}: {'other ' + ', '.join(wrong) if wrong else 'same'}", flush=True)
+    print(f"{runs - failures} of {runs} ended as the undisturbed run: state, evaluations, uploads, bytes")
     return 1 if failures else 0
 
 

@@ -18,6 +18,9 @@ VECTORS = ("parameters", "first_moment", "second_moment")
 COUNTS = 6
 MAX_FILE = 2**31
 """Bytes; a larger file is none of ours."""
+UNREADABLE = (ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, MemoryError)
+"""What the readers of zip and .npy files raise for bytes that are neither: encrypted, of a version to come, or of a
+size that no memory holds, among others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +60,13 @@ def load(path: Path) -> Checkpoint:
             return _checked({name: file[name] for name in file.files})
     except OSError as error:
         raise EnvironmentFault(f"{path}: {error.strerror or error}; the checkpoint cannot be read") from None
-    except (ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+    except UNREADABLE as error:
         raise EnvironmentFault(f"{path}: is no whole checkpoint ({error}); delete it to begin anew") from None
 
 
 def _checked(arrays: dict[str, NDArray[Any]]) -> Checkpoint:
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+        raise ValueError("it holds other things than arrays")
     whose, counts, vectors = arrays["whose"], arrays["counts"], [arrays[name] for name in VECTORS]
     if whose.shape != (2,) or whose.dtype.kind != "U":
         raise ValueError("it does not say whose it is")

@@ -157,8 +157,8 @@ def _numbers(
         pass  # told below, with its place
     for number, row in numbered:
         for place in places:
-            text = row[place].strip()
-            if not (_is_number(text) and np.isfinite(float(text))):
+            text = row[place].strip()  # of more than `float` would take off
+            if not (_is_number(row[place]) and np.isfinite(float(row[place]))):
                 column = header[place][:80]
                 cell = f"holds {text[:40]!r}" if text else "is empty"
                 mend = f"give a number, or leave the column out: --drop {column!r}"

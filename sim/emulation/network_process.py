@@ -51,9 +51,7 @@ async def _run(spec: NetworkSpec, pipe: Pipe[ToNetwork]) -> None:
     host, port = spec.broker or ("127.0.0.1", await broker.start())
     clock = RealClock()
     proxies = {
-        device: ShapingProxy(
-            link(name), host, port, clock=clock, seed=spec.seed, device=device, began_s=spec.began_s
-        )
+        device: ShapingProxy(link(name), host, port, clock=clock, seed=spec.seed, device=device, began_s=spec.began_s)
         for device, name in spec.links.items()
     }
     ports = {device: await proxy.start() for device, proxy in proxies.items()}
