@@ -1,11 +1,19 @@
 """A short campaign of `fuzz/`: mutated messages, frames, checkpoints and CSV files raise nothing but typed errors."""
 
+import io
 import random
+import zipfile
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from broker_server.coordinator import Coordinator
 from broker_server.members import PROCESSES, Members
+from edge_client.checkpoint import Checkpoint, load, save
+from edge_client.csv_records import Columns, load_csv
+from edge_client.errors import ConfigError, EnvironmentFault
+from edge_client.model.trainer import ModelState
 from edge_client.protocol.messages import Presence
 from fuzz.decoder import campaign
 from fuzz.mutate import mutated
@@ -49,3 +57,25 @@ def test_a_device_that_invents_processes_fills_no_memory() -> None:
     for number in range(10_000):
         members.see(Presence(run="fuzz", device="a", seq=number, state="online", instance=f"{number:08x}"))
     assert sum(len(processes) for processes in members._online.values()) == PROCESSES
+
+
+def test_a_checkpoint_of_a_zip_version_to_come_or_with_other_members_is_refused(tmp_path: Path) -> None:
+    path, vector = tmp_path / "device.npz", np.ones(3, np.float32)
+    save(path, Checkpoint("fuzz.5f0c21aa", "a", 3, 3, 9, ModelState(vector, vector, vector)))
+    whole = path.read_bytes()
+    directory = whole.index(b"PK\x01\x02")
+    path.write_bytes(whole[: directory + 6] + b"\xc8" + whole[directory + 7 :])  # the version needed to read it
+    with pytest.raises(EnvironmentFault, match="no whole checkpoint"):
+        load(path)
+    with zipfile.ZipFile(io.BytesIO(whole)) as good, zipfile.ZipFile(path, "w") as bad:
+        for member in good.namelist():
+            bad.writestr(member, b"text" if member == "counts.npy" else good.read(member))
+    with pytest.raises(EnvironmentFault, match="no whole checkpoint"):
+        load(path)
+
+
+def test_a_cell_that_ends_in_a_control_character_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "records.csv"
+    path.write_text("x,y\n" + "\n".join(f"{n},{n * n}" for n in range(12)) + "\n14\x1d,1\n")
+    with pytest.raises(ConfigError, match="line 14: column 'x'"):
+        load_csv(path, Columns())
