@@ -51,8 +51,8 @@ def written(
                     for (r, phase, epoch), accuracy in zip(curve, accuracies, strict=True) if r == round
                 )  # fmt: skip
                 told = Telemetry(run="demo.00000000", round=round, device=device, seq=round, outcome="completed",
-                                 spent_s=dict(stages), spans_s=spans(stages), tallies=SHEET, evaluations=evaluations, ignored={},
-                                 state_sha256="")  # fmt: skip
+                                 spent_s=dict(stages), spans_s=spans(stages), tallies=SHEET,
+                                 evaluations=evaluations, ignored={}, state_sha256="")  # fmt: skip
                 store.record_telemetry(run, told, REPORTED[round - 1])
                 if wire:
                     store.record_wire(run, round, device, "up", 130, 182, 1, 52)

@@ -19,8 +19,8 @@ from sim.report.totals import PARTS, costs, parts
 
 
 def test_stages_stand_where_the_device_says(tmp_path: Path) -> None:
-    """Reported at 15 s: reconstruction 2 + half of the evaluation 2 + upload 3 + wait 5 + alignment 1 + the other half 2
-    began at 0. Round 2, reported at 30 s, was opened at 12 s, but the device was busy until 15 s."""
+    """Reported at 15 s: reconstruction 2 + half of the evaluation 2 + upload 3 + wait 5 + alignment 1 + the other half
+    2 began at 0. Round 2, reported at 30 s, was opened at 12 s, but the device was busy until 15 s."""
     first, second = device_rounds(read_study(written(tmp_path, devices={"d1": ACCURACY["d1"]})))
     assert [(one.stage, one.begin, one.end) for one in first.stages] == [
         ("reconstruction", 0, 2), ("evaluate", 2, 4), ("upload", 4, 7), ("wait", 7, 12), ("alignment", 12, 13),
