@@ -5,6 +5,7 @@ import resource
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -185,19 +186,22 @@ def test_the_command_refuses_changes_and_leaves_a_complete_study_alone(whole: tu
 # ---- the disk ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
+@contextmanager
 def no_room() -> Iterator[None]:
-    """A disk on which no file may grow beyond a little."""
+    """A disk on which no file may grow beyond a little; for moments, as the test run's own output may be a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_is_told_and_leaves_the_old_checkpoint(killed: Path, no_room: None) -> None:
+def test_a_full_disk_is_told_and_leaves_the_old_checkpoint(killed: Path) -> None:
     path = state_path(killed, 4, "dev-0001")
     before = path.read_bytes()
-    with pytest.raises(EnvironmentFault, match=r"dev-0001.npz: File too large; the checkpoint could not be written"):
+    told = r"dev-0001.npz: File too large; the checkpoint could not be written"
+    with pytest.raises(EnvironmentFault, match=told), no_room():
         save_state(killed, load_state(killed, 4, "dev-0001"))
     assert path.read_bytes() == before and len(list(path.parent.iterdir())) == 3
 
