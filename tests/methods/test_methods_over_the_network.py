@@ -14,6 +14,7 @@ from msgspec.structs import replace as with_fields
 
 from edge_client.device import live
 from edge_client.methods.fedavg import FedAvg
+from edge_client.methods.registry import _METHODS
 from edge_client.methods.registry import method as device_half
 from edge_client.methods.single import Single
 from edge_client.model.trainer import ModelState
@@ -218,7 +219,7 @@ async def test_a_device_without_the_rounds_model_sits_the_round_out(monkeypatch:
                 broadcast = {"parameters": broadcast["parameters"][:-1]}
             return super().after_broadcast(state, context, broadcast)
 
-    monkeypatch.setattr("edge_client.device.method", lambda name: Unable())
+    monkeypatch.setitem(_METHODS, "fedavg", Unable())
     run = Run("fedavg", "ab", hyper=RESET, rounds=3, deadline_s=0.8 * SPEED)
     await run.states()
     assert [sorted(run.spy.uploads[round]) for round in (1, 2, 3)] == [["a", "b"], ["a"], ["a"]]
