@@ -14,7 +14,8 @@ pfl-research's before and after their training (its default), and ours, too, twi
 precision beside the accuracy. No peer evaluates more than we do.
 
 "whole process" is from start to exit, imports included; "rounds alone" is each system's own loop. The systems take
-turns, and the best of each counts. Trust the ratios of one run.
+turns, and the best of each counts. Trust the ratios of one run, on a machine that does nothing else: we fill its cores,
+Flower waits much of its time and hardly notices a third party.
 
 The peers are installed, once, from PyPI in the versions that the extra `peers` of pyproject.toml names, each into an
 environment of its own: FOLDER/flower and FOLDER/pfl.
@@ -144,7 +145,8 @@ def compare(systems: dict[str, Callable[[int], Measured]], rounds: int, repetiti
     runs: dict[str, list[Measured]] = {name: [] for name in systems}
     for _ in range(repetitions):
         for name, run in systems.items():
-            runs[name].append(run(rounds))
+            runs[name].append(one := run(rounds))
+            print(f"{rounds} rounds, {name}: {one.whole:.2f} s, rounds {one.rounds:.2f} s", flush=True)
     best = {
         name: Measured(min(one.whole for one in these), min(one.rounds for one in these), these[-1].accuracy,
                        these[-1].versions)
