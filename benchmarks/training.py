@@ -5,7 +5,7 @@
 C devices, each with its own records, autoencoder d_x-256-64-16-64-256-d_x and Adam, minibatch 50. "eager" is what
 examples of federated learning run: an nn.Module and a torch.optim.Adam per client, one client after another, in one
 thread. The others run this project's trainers, one call for the five epochs of a local phase; "two threads" shares
-the devices between two threads of this process. Blocks of ten devices go through all variants in turn, so that what
+the devices between two threads of this process. Blocks of fifty devices go through all variants in turn, so that what
 the machine does meanwhile falls on all of them; medians are over the blocks. Time in which a thread was ready while
 another program had its core is taken off (Linux tells; "busy" says how much it was), waiting for the interpreter
 lock is not. Trust ratios, not microseconds.
@@ -36,7 +36,7 @@ from edge_client.model.compiled import CompiledTrainer  # noqa: E402
 from edge_client.model.trainer import ModelState, NumpyTrainer, Trainer  # noqa: E402
 
 BATCH, RATE, RECORDS, CLUSTERS, EPOCHS = 50, 1e-3, 564, 10, 5
-BLOCK = 10
+BLOCK = 50
 PHASES = ("reconstruction", "alignment")
 Seconds = dict[tuple[str, str], list[float]]
 """By variant and phase: seconds per device and step, one entry per block."""
@@ -138,7 +138,7 @@ def _waited() -> float:
 def measure(work: Workload, devices: Sequence[Device], rounds: int) -> tuple[Seconds, float]:
     """Send every block of devices through every variant and phase, `rounds` times, after a warm-up.
 
-    Returns the seconds, and the share of all threads' time that went to waiting for a core.
+    Returns the seconds, and the share of the time that went to waiting for a core.
     """
     found: Seconds = {}
     total = lost = 0.0
@@ -149,11 +149,13 @@ def measure(work: Workload, devices: Sequence[Device], rounds: int) -> tuple[Sec
             for phase in PHASES:
                 for name, threads, epochs, run in variants(work):
                     jobs = [partial(run, phase, device) for device in block]
+                    start = time.perf_counter()
                     times = list(map(timed, jobs) if threads == 1 else pool.map(timed, jobs))
+                    spent, waiting = time.perf_counter() - start, sum(all_in - own for own, all_in in times) / threads
                     if counts:
-                        own, spent = np.sum(times, axis=0)
-                        found.setdefault((name, phase), []).append(own / (threads * len(block) * epochs * steps))
-                        total, lost = total + spent, lost + spent - own
+                        seconds = (spent - waiting) / (len(block) * epochs * steps)
+                        found.setdefault((name, phase), []).append(seconds)
+                        total, lost = total + spent, lost + waiting
     return found, lost / total
 
 

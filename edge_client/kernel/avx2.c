@@ -2,7 +2,6 @@
 #ifdef __x86_64__
 #include <immintrin.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)

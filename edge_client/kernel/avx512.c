@@ -2,7 +2,6 @@
 #ifdef __x86_64__
 #include <immintrin.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"))),                   \

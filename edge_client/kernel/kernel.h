@@ -51,8 +51,11 @@ int64_t gca_paths(void);
 int64_t gca_training_bytes(void);
 int64_t gca_inference_bytes(void);
 
-/* Return 0, or -1 when there is no memory for the work area (nothing has been written then). */
-int64_t gca_train(struct gca_training *job, int64_t path);
-int64_t gca_infer(const struct gca_inference *job, int64_t path);
+enum { GCA_MOST_LAYERS = 64 };
+
+/* Do the job in `memory`, 64-byte aligned floats of any content, and return how many of them it takes; with null,
+ * only return that. */
+int64_t gca_train(struct gca_training *job, int64_t path, float *memory);
+int64_t gca_infer(const struct gca_inference *job, int64_t path, float *memory);
 
 #endif

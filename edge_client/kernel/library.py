@@ -5,10 +5,13 @@ clang) and no Python headers. Nothing here checks values; `edge_client.model.com
 """
 
 import ctypes
+import threading
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 PATHS = ("avx512", "avx2", "baseline")
 """Instruction sets in order of preference and of kernel.h; the baseline is SSE2 on x86-64 and NEON on aarch64."""
@@ -66,7 +69,7 @@ def load() -> ctypes.CDLL | str:
             function.argtypes, function.restype = [], ctypes.c_int64
         sizes = library.gca_training_bytes(), library.gca_inference_bytes()
         for function, job in ((library.gca_train, Training), (library.gca_infer, Inference)):
-            function.argtypes, function.restype = [ctypes.POINTER(job), ctypes.c_int64], ctypes.c_int64
+            function.argtypes, function.restype = [ctypes.POINTER(job), ctypes.c_int64, ctypes.c_void_p], ctypes.c_int64
     except (OSError, AttributeError) as error:
         return f"does not load: {error}"
     if sizes != (ctypes.sizeof(Training), ctypes.sizeof(Inference)):
@@ -84,21 +87,32 @@ def paths() -> tuple[str, ...]:
 
 
 def train(job: Training, path: str) -> None:
-    """Run a local phase in place; MemoryError, with nothing changed, when its work area cannot be had."""
-    _done(_library().gca_train(ctypes.byref(job), PATHS.index(path)))
+    """Run a local phase, in place."""
+    _run(_library().gca_train, job, path)
 
 
 def infer(job: Inference, path: str) -> None:
-    """Write codes or scores; MemoryError when the work area cannot be had."""
-    _done(_library().gca_infer(ctypes.byref(job), PATHS.index(path)))
+    """Write codes or scores."""
+    _run(_library().gca_infer, job, path)
+
+
+KEPT_FLOATS = 2**22
+"""A thread keeps its work area for the next call up to 16 MB: fresh memory costs the system's time in every call."""
+_of_thread = threading.local()
+
+
+def _run(function: Any, job: ctypes.Structure, path: str) -> None:
+    number = PATHS.index(path)
+    floats = function(ctypes.byref(job), number, None) + 16
+    memory = getattr(_of_thread, "memory", None)
+    if memory is None or len(memory) < floats:
+        memory = np.empty(floats, np.float32)
+        if floats <= KEPT_FLOATS:
+            _of_thread.memory = memory
+    function(ctypes.byref(job), number, -(-memory.ctypes.data // 64) * 64)
 
 
 def _library() -> ctypes.CDLL:
     library = load()
     assert not isinstance(library, str), library
     return library
-
-
-def _done(status: int) -> None:
-    if status != 0:
-        raise MemoryError("no memory for the kernel's work area; lower batch_size or the layer widths")

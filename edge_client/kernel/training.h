@@ -17,7 +17,6 @@
  */
 #include "kernel.h"
 #include "products.h"
-#include <stdlib.h>
 #include <string.h>
 
 static const double BETA1 = 0.9, BETA2 = 0.999, EPSILON = 1e-8;
@@ -51,16 +50,6 @@ static struct moving take_moving(struct area *area, idx count, int with_anchor) 
     if (with_anchor)
         p.anchor = take(area, count);
     return p;
-}
-
-/* Claim zeroed memory for what has been measured; 0 when there is none. */
-static int claim(struct area *area) {
-    const size_t bytes = sizeof(float) * area->used;
-    area->base = aligned_alloc(64, bytes);
-    area->used = 0;
-    if (area->base)
-        memset(area->base, 0, bytes);
-    return area->base != 0;
 }
 
 /* The first `count` layers of a model, with room for `rows` rows. */
@@ -142,9 +131,9 @@ static double reconstruction_loss(const float *output, const float *input, idx n
 }
 
 struct centroids {
-    idx count, lanes;   /* K, and K padded */
-    const float *rows;  /* (K, n): mu_k, padded */
-    const float *lines; /* (d_z, lanes): their transpose; the padding is infinitely far */
+    idx count, lanes; /* K, and K padded */
+    float *rows;      /* (K, n): mu_k, padded */
+    float *lines;     /* (d_z, lanes): their transpose; the padding is infinitely far */
     const float *weights;
 };
 
@@ -192,17 +181,17 @@ static double alignment_loss(const float *codes, idx width, idx n, idx rows, con
     return loss;
 }
 
-static struct centroids take_centroids(const struct gca_training *job, idx width, struct area *area) {
-    const idx count = job->components, lanes = padded(count), n = padded(width);
-    float *rows = take(area, count * n), *lines = take(area, width * lanes);
-    if (area->base) {
-        for (idx k = 0; k < lanes; k++)
-            for (idx j = 0; j < width; j++)
-                lines[j * lanes + k] = k < count ? job->centroids[k * width + j] : INFINITY;
-        for (idx k = 0; k < count; k++)
-            memcpy(rows + k * n, job->centroids + k * width, sizeof(float) * (size_t)width);
-    }
-    return (struct centroids){count, lanes, rows, lines, job->weights};
+static struct centroids take_centroids(struct area *area, const struct gca_training *job, idx width) {
+    const idx count = job->components, lanes = padded(count);
+    return (struct centroids){count, lanes, take(area, count * padded(width)), take(area, width * lanes), job->weights};
+}
+
+static void bring_centroids(const struct centroids *mu, const struct gca_training *job, idx width) {
+    for (idx k = 0; k < mu->lanes; k++)
+        for (idx j = 0; j < width; j++)
+            mu->lines[j * mu->lanes + k] = k < mu->count ? job->centroids[k * width + j] : INFINITY;
+    for (idx k = 0; k < mu->count; k++)
+        memcpy(mu->rows + k * padded(width), job->centroids + k * width, sizeof(float) * (size_t)width);
 }
 
 /* ---- (3), (4), (5) ----------------------------------------------------------------------------------------------- */
@@ -261,29 +250,25 @@ static void bring_back(const struct gca_training *job, const struct layer *layer
     }
 }
 
-int64_t NAME(train)(struct gca_training *job) {
+int64_t NAME(train)(struct gca_training *job, float *memory) {
     const struct gca_model *model = &job->model;
     const int aligning = job->objective == GCA_ALIGNMENT;
     const idx count = aligning ? model->latent_layer + 1 : model->layers;
     const idx size = job->batch_size < job->records ? job->batch_size : job->records;
     const idx width = model->widths[0], n = padded(width), code = model->widths[model->latent_layer + 1];
 
-    struct layer *layers = calloc((size_t)count, sizeof *layers);
-    struct area area = {0};
+    struct layer layers[GCA_MOST_LAYERS];
+    struct area area = {memory, 0};
+    float *input = take(&area, in_fives(size) * n);
+    lay_out(layers, model, count, in_fives(size), 1, job->anchor != 0, &area);
     struct centroids mu = {0};
-    float *input = 0;
-    if (!layers)
-        return -1;
-    for (int laid_out = 0; laid_out < 2; laid_out++) {
-        input = take(&area, in_fives(size) * n);
-        lay_out(layers, model, count, in_fives(size), 1, job->anchor != 0, &area);
-        if (aligning)
-            mu = take_centroids(job, code, &area);
-        if (!laid_out && !claim(&area)) {
-            free(layers);
-            return -1;
-        }
-    }
+    if (aligning)
+        mu = take_centroids(&area, job, code);
+    if (!memory)
+        return (int64_t)area.used;
+    memset(memory, 0, sizeof(float) * area.used);
+    if (aligning)
+        bring_centroids(&mu, job, code);
     bring_in(job, layers, count);
 
     const struct layer *last = layers + count - 1;
@@ -306,33 +291,25 @@ int64_t NAME(train)(struct gca_training *job) {
         job->losses[epoch] = loss;
     }
     bring_back(job, layers, count);
-    free(area.base);
-    free(layers);
-    return 0;
+    return (int64_t)area.used;
 }
 
 /* ---- codes and scores -------------------------------------------------------------------------------------------- */
 
 #define BLOCK 100 /* records inside the network at a time: their activations stay in cache */
 
-int64_t NAME(infer)(const struct gca_inference *job) {
+int64_t NAME(infer)(const struct gca_inference *job, float *memory) {
     const struct gca_model *model = &job->model;
     const idx count = job->scores ? model->layers : model->latent_layer + 1;
     const idx width = model->widths[0], n = padded(width), code = model->widths[model->latent_layer + 1];
 
-    struct layer *layers = calloc((size_t)count, sizeof *layers);
-    struct area area = {0};
-    float *input = 0;
-    if (!layers)
-        return -1;
-    for (int laid_out = 0; laid_out < 2; laid_out++) {
-        input = take(&area, BLOCK * n);
-        lay_out(layers, model, count, BLOCK, 0, 0, &area);
-        if (!laid_out && !claim(&area)) {
-            free(layers);
-            return -1;
-        }
-    }
+    struct layer layers[GCA_MOST_LAYERS];
+    struct area area = {memory, 0};
+    float *input = take(&area, BLOCK * n);
+    lay_out(layers, model, count, BLOCK, 0, 0, &area);
+    if (!memory)
+        return (int64_t)area.used;
+    memset(memory, 0, sizeof(float) * area.used);
     idx at = 0;
     for (struct layer *one = layers; one < layers + count; at += flat_size(one++))
         pack(job->parameters + at, one, one->weights.value, one->bias.value);
@@ -355,7 +332,5 @@ int64_t NAME(infer)(const struct gca_inference *job) {
             job->scores[start + r] = score == score ? score : INFINITY; /* not a number: beyond the number range */
         }
     }
-    free(area.base);
-    free(layers);
-    return 0;
+    return (int64_t)area.used;
 }

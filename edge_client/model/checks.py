@@ -78,6 +78,7 @@ def _check_finite_floats(values: NDArray[Any], name: str) -> None:
 KERNEL_PARAMETERS = 2**28
 """1 GB for each of the vectors of a state, and there are five."""
 KERNEL_ACTIVATIONS = 2**30
+KERNEL_LAYERS = 64
 
 
 def check_kernel_path(path: str, available: Collection[str]) -> None:
@@ -86,8 +87,10 @@ def check_kernel_path(path: str, available: Collection[str]) -> None:
         raise ConfigError(f"kernel: no {path} here, only {', '.join(available) or 'the numpy trainer'}")
 
 
-def check_kernel_parameters(count: int) -> None:
+def check_kernel_model(count: int, layers: int) -> None:
     """Require a model that the compiled kernel takes."""
+    if layers > KERNEL_LAYERS:
+        raise ConfigError(f"hidden: {layers} layers in all, the kernel takes {KERNEL_LAYERS}; name fewer widths")
     if count > KERNEL_PARAMETERS:
         raise ConfigError(f"hidden: {count} parameters, the kernel takes {KERNEL_PARAMETERS}; choose narrower layers")
 

@@ -20,7 +20,7 @@ class CompiledTrainer(DenseTrainer):
 
     def __post_init__(self) -> None:
         checks.check_kernel_path(self.path, library.paths())
-        checks.check_kernel_parameters(self.parameter_count)
+        checks.check_kernel_model(self.parameter_count, len(self.architecture.widths) - 1)
 
     def reconstruct(
         self,

@@ -47,6 +47,13 @@ static const struct shape SHAPES[] = {
     {6, 2, {14, 33, 64, 16, 64, 33, 14}, 104, 50, 200},
 };
 
+static void infer(const struct gca_inference *job, int64_t path) {
+    const int64_t floats = gca_infer(job, path, 0);
+    float *memory = aligned_alloc(64, sizeof(float) * (size_t)floats);
+    require(gca_infer(job, path, memory) == floats, "inference");
+    free(memory);
+}
+
 static void train(const struct shape *shape, int64_t path, int64_t objective, int with_anchor) {
     int64_t count = 0, *widths = malloc(sizeof(int64_t) * (size_t)(shape->layers + 1));
     for (int64_t l = 0; l <= shape->layers; l++)
@@ -71,15 +78,21 @@ static void train(const struct shape *shape, int64_t path, int64_t objective, in
         .batch_size = shape->batch_size, .learning_rates = rates, .losses = losses, .objective = objective,
         .centroids = centroids, .weights = weights, .components = shape->components, .anchor = anchor, .mu = 0.1,
     };
-    require(gca_train(&job, path) == 0, "training");
+    const int64_t floats = gca_train(&job, path, 0);
+    float *memory = aligned_alloc(64, sizeof(float) * (size_t)floats);
+    for (int64_t i = 0; i < floats; i++)
+        memory[i] = NAN; /* what lies in the work area must not matter */
+    require(gca_train(&job, path, memory) == floats, "training");
+    free(memory);
     require(isfinite(losses[0]) && isfinite(losses[1]), "finite losses");
     require(all_finite(parameters, count) && all_finite(first, count) && all_finite(second, count), "finite state");
 
     float *codes = filled(shape->records * code, 0.0f), *scores = filled(shape->records, 0.0f);
     struct gca_inference encode = {job.model, parameters, samples, shape->records, codes, 0};
     struct gca_inference score = {job.model, parameters, samples, shape->records, 0, scores};
-    require(gca_infer(&encode, path) == 0 && all_finite(codes, shape->records * code), "codes");
-    require(gca_infer(&score, path) == 0 && all_finite(scores, shape->records), "scores");
+    infer(&encode, path);
+    infer(&score, path);
+    require(all_finite(codes, shape->records * code) && all_finite(scores, shape->records), "finite codes and scores");
 
     free(widths), free(parameters), free(first), free(second), free(anchor), free(samples), free(centroids);
     free(weights), free(orders), free(codes), free(scores);
