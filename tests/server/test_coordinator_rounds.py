@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from server.driver import (
     CODES,
-    RESULT,
     RUN,
     Accept,
     Aggregate,
@@ -20,13 +19,12 @@ from server.driver import (
     told,
 )
 
-from broker_server.actions import Accepted, Amend, Closed, Note, Publish
-from broker_server.methods.base import Aggregate as Aggregated
+from broker_server.actions import Accepted, Amend, Note, Publish
 from broker_server.records import Amendment
 from edge_client.cohort import takes_part
 from edge_client.protocol import topics
 from edge_client.protocol.codec import encode, encode_arrays
-from edge_client.protocol.messages import FAREWELL_S, Chunk, Tally
+from edge_client.protocol.messages import Tally
 
 
 def test_the_last_upload_closes_the_round_at_once() -> None:
@@ -316,125 +314,6 @@ def test_chunks_of_rounds_to_come_and_of_strangers_are_foreign() -> None:
     assert run.coordinator.counts == {"foreign": 2}
 
 
-def test_a_lost_acceptance_is_asked_for_and_given_again() -> None:
-    run = Driver()
-    run.start("a", "b")
-    run.upload("a", 1, 2.0)
-    (welcome,) = told(run.join("a", 3.0, round=1, awaits="acceptance"), Welcome)
-    assert (welcome.standing.round, welcome.standing.state) == (1, "accepted")
-    again = run.upload("a", 1, 4.0)
-    assert len(told(again, Accept)) == 1 and not [a for a in again if isinstance(a, Accepted)]
-    assert run.coordinator.counts["duplicate"] == 1
-
-
-def test_who_asks_in_the_middle_of_an_upload_hears_what_is_missing() -> None:
-    run = Driver()
-    run.start("a", "b")
-    chunks = run.chunks("a", 1, size=10)
-    standing = told(run.join("a", 2.0, round=1, awaits="acceptance"), Welcome)[0].standing
-    assert (standing.state, standing.missing) == ("unseen", ())
-    for index in (3, 0):
-        run.chunk(chunks[index], 2.0)
-    standing = told(run.join("a", 3.0, round=1, awaits="acceptance"), Welcome)[0].standing
-    assert (standing.state, standing.missing) == ("partial", tuple({*range(len(chunks))} - {0, 3}))
-
-
-def test_the_fate_of_the_round_before_is_still_known() -> None:
-    run = Driver(plan(deadline_s=30.0))
-    run.start("a", "b")
-    run.upload("a", 1, 2.0)
-    run.tick(31.0)
-    run.aggregated(32.0)
-    states = {
-        device: told(run.join(device, 33.0, round=1, awaits="acceptance"), Welcome)[0].standing.state for device in "ab"
-    }
-    assert states == {"a": "accepted", "b": "closed"}
-
-
-def test_a_broadcast_that_passed_by_is_sent_to_that_device_alone_and_only_while_it_is_the_last() -> None:
-    run = Driver(plan(rounds=3))
-    run.start("a", "b")
-    waiting = run.join("a", 2.0, round=1, awaits="broadcast")
-    assert told(waiting, Welcome)[0].standing.state == "pending"
-    run.play(1, 3.0, "a", "b")
-    caught = run.join("a", 4.0, round=1, awaits="broadcast")
-    assert told(caught, Welcome)[0].standing.state == "follows"
-    chunks = told(caught, Chunk)
-    assert {a.topic for a in caught if isinstance(a, Publish) and "/bc/" in a.topic} == {
-        topics.catch_up(RUN, "a", 1, i) for i in range(len(chunks))
-    }
-    assert b"".join(c.data for c in chunks) == encode_arrays(RESULT.broadcast)
-    run.play(2, 5.0, "a", "b")
-    assert told(run.join("a", 6.0, round=1, awaits="broadcast"), Welcome)[0].standing.state == "gone"
-
-
-def test_a_broadcast_is_cut_for_the_slowest_downlink_that_is_known() -> None:
-    """200 bit/s allow 15 s x 200 / 8 = 375 B on the wire at a time, one segment of 52 B header: chunks of 322 B. The
-    800 B of centroids and their frame take three; b's rate is unknown and asks for nothing."""
-    run = Driver(plan(rounds=1, chunk_size=65_536))
-    run.arrive("a", 1.0, down_rate=200.0)
-    run.arrive("b", 1.0)
-    wide = Aggregated({"centroids": np.zeros((100, 2), np.float32)})
-    run.upload("a", 1, 2.0)
-    run.upload("b", 1, 2.0)
-    sizes = [len(chunk.data) for chunk in told(run.aggregated(3.0, wide), Chunk)]
-    assert sizes[:2] == [322, 322] and len(sizes) == 3
-    unknown = Driver(plan(rounds=1, chunk_size=65_536))
-    unknown.start("a", "b")
-    assert len(told(unknown.play(1, 2.0, "a", "b"), Chunk)) == 1
-
-
-def test_the_last_broadcast_is_owed_to_devices_that_were_cut_off() -> None:
-    run = Driver(plan(rounds=1))
-    run.start("a", "b")
-    run.upload("a", 1, 2.0)
-    run.upload("b", 1, 2.0)
-    run.presence("a", 2.5, state="lost")
-    run.aggregated(3.0)
-    run.presence("b", 4.0, state="left")
-    assert not run.coordinator.all_gone
-    assert told(run.arrive("a", 5.0, round=1, awaits="broadcast"), Welcome)[0].standing.state == "follows"
-    run.presence("a", 6.0, state="left")
-    assert run.coordinator.all_gone
-
-
-def test_a_run_that_failed_has_no_broadcast_to_wait_for() -> None:
-    run = Driver()
-    run.start("a", "b")
-    run.coordinator.fail("interrupted", 2.0)
-    assert told(run.join("a", 3.0, round=1, awaits="broadcast"), Welcome)[0].standing.state == "gone"
-
-
-def test_a_new_connection_announces_where_the_run_stands() -> None:
-    run = Driver(plan(deadline_s=30.0))
-    (waiting,) = told(run.announce(0.0), RoundState)
-    run.start("a", "b")
-    (opened,) = told(run.announce(5.0), RoundState)
-    assert (waiting.state, opened.state, opened.round, opened.deadline_s) == ("waiting", "open", 1, 30.0)
-    assert not run.online  # until they say so
-    run.presence("a", 6.0)
-    assert run.online == ("a",)
-
-
-def test_a_failure_ends_the_run_and_its_late_result_changes_nothing() -> None:
-    run = Driver()
-    run.start("a", "b")
-    run.upload("a", 1, 2.0)
-    run.upload("b", 1, 2.0)
-    failed = run.coordinator.fail("aggregation of round 1 failed: ValueError: K is larger than the pool", 3.0)
-    (state,) = told(failed, RoundState)
-    assert state.state == "ended" and state.reason.startswith("aggregation of round 1 failed: ValueError")
-    assert run.aggregated(4.0) == []
-    assert run.upload("a", 1, 5.0) != [] and run.tick(500.0) == []
-
-
-def test_uploads_after_a_failure_are_late() -> None:
-    run = Driver()
-    run.start("a", "b")
-    run.coordinator.fail("interrupted", 3.0)
-    assert [r.reason for r in told(run.upload("a", 1, 4.0), Reject)] == ["late"]
-
-
 def test_chunks_of_a_refused_upload_that_come_after_the_close_are_not_told_again() -> None:
     run = Driver()
     run.start("a", "b")
@@ -442,64 +321,3 @@ def test_chunks_of_a_refused_upload_that_come_after_the_close_are_not_told_again
     run.upload("b", 1, 3.0)
     assert run.upload("a", 1, 4.0) == []
     assert only(run.aggregated(5.0), Record).record.late == ()
-
-
-def test_goodbyes_are_waited_for_as_long_as_the_last_broadcast_may_take_to_be_used() -> None:
-    """a needed 10 s at most, b 20 s; the 97 B of the broadcast take b at 97 bit/s 8 s more. Three times the slower,
-    28 s, and the patience."""
-    run = Driver(plan(rounds=1, patience_s=5.0))
-    run.presence("a", 1.0)
-    run.presence("b", 1.0)
-    body = len(encode_arrays(RESULT.broadcast))
-    run.join("a", 1.0)
-    run.join("b", 1.0, down_rate=float(body))
-    run.upload("a", 1, 11.0)
-    run.upload("b", 1, 21.0)
-    run.aggregated(22.0)
-    assert run.coordinator.farewell_due(22.0) == pytest.approx(22.0 + 3 * (20 + 8) + 5)
-    run.presence("b", 30.0, state="left")
-    assert run.coordinator.farewell_due(30.0) == pytest.approx(22.0 + 3 * 10 + 5)
-
-
-def test_a_device_cut_off_at_the_end_is_waited_for_no_longer_than_the_patience() -> None:
-    run = Driver(plan(rounds=1, patience_s=15.0))
-    run.start("a", "b")
-    run.upload("a", 1, 101.0)
-    run.upload("b", 1, 101.0)
-    run.presence("a", 101.5, state="lost")
-    run.aggregated(102.0)
-    assert run.coordinator.farewell_due(102.0) == pytest.approx(102 + 3 * 100 + 15)  # b is there
-    run.presence("b", 110.0, state="left")
-    assert not run.coordinator.all_gone and run.coordinator.farewell_due(110.0) == 125.0
-    run.presence("a", 120.0)
-    assert run.coordinator.farewell_due(120.0) == pytest.approx(102 + 3 * 100 + 15)
-
-
-def test_a_run_that_failed_waits_for_nobody_who_is_not_there() -> None:
-    run = Driver()
-    run.start("a", "b")
-    run.upload("a", 1, 2.0)
-    run.presence("a", 3.0, state="lost")
-    run.coordinator.fail("a died", 4.0)
-    run.presence("b", 5.0, state="left")
-    assert run.coordinator.all_gone
-
-
-def test_a_run_that_failed_tells_so_at_once_and_waits_shortly() -> None:
-    run = Driver(plan(patience_s=500.0))
-    run.start("a", "b")
-    assert notes(run.coordinator.fail("the disk is full", 3.0)) == ["the run ends early: the disk is full"]
-    assert run.coordinator.farewell_due(4.0) == 3.0 + FAREWELL_S
-
-
-def test_nothing_is_left_behind() -> None:
-    run = Driver()
-    run.start("a", "b")
-    run.arrive("c", 2.0, width=9)  # refused, but its presence is retained
-    *swept, closed = run.coordinator.closing()
-    assert isinstance(closed, Closed)
-    closing = closed.closing
-    assert {(a.topic, a.payload, a.retain) for a in swept if isinstance(a, Publish)} == {
-        (topics.presence(RUN, device), b"", True) for device in "abc"
-    }
-    assert closing.round == 1 and set(closing.tallies) == {"a", "b", "c"}
