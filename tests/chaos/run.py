@@ -5,21 +5,20 @@ The server, the devices, their training, the links and the broker's core are the
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
-from typing import Any
 
 import torch
 from chaos.faults import PATIENCE_S, Fault, Setting, gentle, schedule, setting
 from chaos.network import SERVER_SIDE, BrittleNetwork, with_outages
+from chaos.witnesses import Process, Spy, Watched, Witness
 from device.in_memory import HYPER as BASE
-from device.in_memory import RECORDS, SPEC, WIDTH, Told, records_of
+from device.in_memory import RECORDS, SPEC, WIDTH, records_of
 from msgspec.structs import replace as with_fields
 
-from broker_server.methods.base import Aggregate, ServerMethod, Upload
 from broker_server.methods.fedavg import FedAvgServer
 from broker_server.methods.gca import GcaServer
 from broker_server.plan import RunPlan
@@ -28,10 +27,9 @@ from broker_server.server import Server
 from edge_client.device import Device, live
 from edge_client.errors import ConnectionLost, GcaError
 from edge_client.model.choice import trainer_for
-from edge_client.protocol.codec import Arrays
 from edge_client.protocol.messages import Tally, Telemetry
 from edge_client.seeds import digest, stream
-from edge_client.session import Fate, Identity, Session
+from edge_client.session import Identity
 from edge_client.transport.base import Settings, Transport
 from sim.fleet.clock import VirtualClock
 from sim.fleet.compute import Inline
@@ -51,60 +49,6 @@ INFLIGHT = 20
 """Messages that a broker sends again to a server whose connection has ended."""
 
 
-@dataclass
-class Witness(Told):
-    """Remembers what the server made known, and which uploads went into the rounds' aggregates."""
-
-    accepted: list[tuple[int, str]] = field(default_factory=list)
-
-    def uploaded(self, device: str, round: int) -> None:
-        self.accepted.append((round, device))
-
-
-@dataclass
-class Spy:
-    """A server half that remembers which uploads it was given."""
-
-    half: ServerMethod
-    given: list[tuple[int, dict[str, bytes]]] = field(default_factory=list)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.half, name)
-
-    def aggregate(self, round: int, uploads: Mapping[str, Upload], previous: Arrays | None) -> Aggregate:
-        self.given.append((round, {device: fingerprint(upload.arrays) for device, upload in uploads.items()}))
-        return self.half.aggregate(round, uploads, previous)
-
-
-class Watched(Session):
-    """A device's session that remembers what it was given to upload, by round."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.uploads: dict[int, bytes] = {}
-
-    async def upload(self, round: int, arrays: Arrays) -> Fate:
-        self.uploads[round] = fingerprint(arrays)
-        return await super().upload(round, arrays)
-
-
-@dataclass
-class Process:
-    """One life of a device."""
-
-    name: str
-    session: Watched
-    reports: list[Telemetry] = field(default_factory=list)
-    dead: bool = False
-    task: "asyncio.Task[Any] | None" = None
-    error: BaseException | None = None
-
-    @property
-    def sent(self) -> tuple[Tally, ...]:
-        """What it counted, once it has ended."""
-        return tuple(tally for report in self.reports for tally in report.tallies)
-
-
 @dataclass(frozen=True)
 class Ended:
     """How a run ended. `state` is a hash over the final models of all devices; None if one did not get there."""
@@ -120,10 +64,6 @@ class Ended:
     @property
     def terminal(self) -> str:
         return "no end" if self.outcome is None else "completed" if self.outcome.completed else self.outcome.reason
-
-
-def fingerprint(arrays: Arrays) -> bytes:
-    return sha256(b"".join(name.encode() + arrays[name].tobytes() for name in sorted(arrays))).digest()
 
 
 def plan(of: Setting) -> RunPlan:
