@@ -1,8 +1,7 @@
 """What a study's tables say: curves, peaks, byte totals, and whether the two ends of the wire agree.
 
-Accuracies are means over devices, summed in device order. GCA.md section 6 in short: the paper's figure is the
-maximum over evaluations, which looks at the test set; so each peak names where it fell, and whether that was before
-any centroid had come down.
+Accuracies are means over devices, summed in device order. The paper's figure is the maximum over evaluations, which
+looks at the test set; so each peak names where it fell, and whether that was before any centroid had come down.
 """
 
 import json

@@ -12,11 +12,11 @@ from broker_server import results
 from broker_server.results import Bytes, Point, RunRow
 from broker_server.store import StudyStore
 from edge_client.model.choice import architecture_for
+from edge_client.protocol.codec import FP32
 from sim.config import Study
 from sim.units import bytes_text, duration_text
 from sim.words import printable
 
-FP32 = 4
 RECENT = 12
 """Rounds shown in the table of accuracies; a long run shows its first, its last and its peak."""
 REMARKS = 5

@@ -19,10 +19,9 @@ from edge_client.errors import GcaError, ProtocolError
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.methods.fedavg import read_parameters
 from edge_client.model.choice import architecture_for, trainer_for
-from edge_client.protocol.codec import Arrays
+from edge_client.protocol.codec import FP32, Arrays
 from edge_client.seeds import SHARED, stream
 
-FP32 = 4
 MAX_PARAMETER = 1e6
 """Magnitude of a parameter that no trained autoencoder reaches. Within it no weighted sum leaves float32."""
 

@@ -12,10 +12,9 @@ from broker_server.clustering.spec import Diagnostics
 from broker_server.methods.base import Aggregate, Sender, Upload
 from edge_client.errors import GcaError, ProtocolError
 from edge_client.methods.gca import upload_size
-from edge_client.protocol.codec import Arrays
+from edge_client.protocol.codec import FP32, Arrays
 from edge_client.seeds import digest, stream
 
-FP32 = 4
 Codes = NDArray[np.float32]
 
 

@@ -22,6 +22,9 @@ MAX_BODY = 256 * 1024 * 1024
 MAX_ELEMENTS = 65_536
 """Entries of any list or map; the longest is that of the chunks still missing."""
 
+FP32 = 4
+"""Bytes of the numbers that the payload ledger counts."""
+
 M = TypeVar("M", bound=Header)
 Arrays = dict[str, np.ndarray]
 

@@ -170,7 +170,7 @@ the alignment loss; after the round's aggregate was taken over."""
 
 
 class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One evaluation of one device's model on its test set (GCA.md section 6); NaN where undefined."""
+    """One evaluation of one device's model on its test set; NaN where undefined."""
 
     phase: Phase
     epoch: Count

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from broker_server.checkpoint import load_checkpoint
 from edge_client.errors import EnvironmentFault
+from edge_client.protocol.codec import FP32
 from sim.energy import Energy
 from sim.report.curve import CurvePoint, first_at
 from sim.report.study import ReportStudy
 
-FP32 = 4
 PARTS = (
     "tensors", "message envelopes", "control messages", "MQTT framing", "TCP/IP headers", "TCP acknowledgements",
 )  # fmt: skip

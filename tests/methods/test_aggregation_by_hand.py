@@ -13,10 +13,10 @@ from broker_server.coordinator import Coordinator
 from broker_server.methods.averaging import as_broadcast
 from broker_server.methods.base import Upload
 from broker_server.methods.dp_fedavg import DpFedAvgServer
-from broker_server.methods.fedavg import FP32, MAX_PARAMETER, FedAvgServer
+from broker_server.methods.fedavg import MAX_PARAMETER, FedAvgServer
 from broker_server.methods.fednova import FedNovaServer
 from edge_client.errors import GcaError, ProtocolError
-from edge_client.protocol.codec import Arrays
+from edge_client.protocol.codec import FP32, Arrays
 from edge_client.protocol.messages import Reject
 from edge_client.seeds import stream
 
