@@ -67,6 +67,8 @@ def parser() -> argparse.ArgumentParser:
         default="round",
         help="when to judge the model (default round)",
     )
+    add("--secret", type=Path, metavar="FILE",
+        help="16 to 64 random bytes that all devices share and the server has not, for runs with rotated codes")  # fmt: skip
     add("--model", type=Path, metavar="FILE.npz", help="where to write the final model's parameters")
     add("--debug", action="store_true", help="show the traceback of an error")
     return command
@@ -154,6 +156,7 @@ def _run(arguments: argparse.Namespace) -> None:
     from edge_client.device import Device, live
     from edge_client.errors import ConfigError
     from edge_client.offload import into
+    from edge_client.private_seeds import Secrets, read_secret
     from edge_client.protocol.messages import COMPLETED, SERVER, Name, Telemetry
     from edge_client.seeds import stream
     from edge_client.session import Identity, Session
@@ -169,6 +172,7 @@ def _run(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--id {SERVER}: that is the server's own name; give this device another")
     pace = _pace(arguments)
     records = _records(arguments)
+    secrets = Secrets(os.urandom(32), read_secret(arguments.secret) if arguments.secret else None)
     password = os.environ.get("GCA_PASSWORD")
     username = arguments.username or (arguments.id if password else None)
     where = endpoint(arguments.broker, username=username, password=password, ca_file=arguments.ca_file,
@@ -186,7 +190,7 @@ def _run(arguments: argparse.Namespace) -> None:
             await session.report(telemetry)
 
         with ThreadPoolExecutor(1) as pool:
-            device = Device(records, session, RealClock(), into(pool), report, arguments.evaluate)
+            device = Device(records, session, RealClock(), into(pool), report, arguments.evaluate, secrets=secrets)
             print(f"{arguments.id}: {samples} records of {width} features, broker {where}, run {arguments.run}",
                   flush=True)  # fmt: skip
             state = await live(device)

@@ -22,11 +22,13 @@ from edge_client.hyperparameters import Hyperparameters
 from edge_client.methods.base import DeviceMethod
 from edge_client.methods.coded import coded
 from edge_client.methods.context import LocalContext
+from edge_client.methods.defended import defended
 from edge_client.methods.registry import method
 from edge_client.model.autoencoder import FloatArray
 from edge_client.model.choice import trainer_for
 from edge_client.model.trainer import ModelState, Trainer
 from edge_client.offload import Offload, no_sooner
+from edge_client.private_seeds import Secrets
 from edge_client.protocol.messages import COMPLETED, Evaluation, Phase, Telemetry, Welcome
 from edge_client.records import Records
 from edge_client.session import Session
@@ -42,7 +44,8 @@ class Device:
 
     `keep` writes down what the device could go on from, after every `keep_every`-th round. After a stop, `resume`
     returns what was kept of this run; its round is over for the server too. In rounds in which it is `silent` it does
-    nothing, as if it were broken, but keeps its connection.
+    nothing, as if it were broken, but keeps its connection. `secrets` are what it keeps from the server, for runs whose
+    codes are defended.
     """
 
     records: Records
@@ -58,6 +61,7 @@ class Device:
     keep_every: int = 1
     resume: Callable[[Welcome], Checkpoint | None] = lambda welcome: None
     silent: Callable[[int], bool] = lambda round: False
+    secrets: Secrets | None = None
 
 
 async def live(device: Device) -> ModelState:
@@ -164,7 +168,7 @@ class _Work:
     def __init__(self, device: Device, welcome: Welcome) -> None:
         self.device, self.welcome = device, welcome
         hyper = welcome.hyper
-        self.method = coded(device.method(welcome.method), hyper)
+        self.method = coded(defended(device.method(welcome.method), hyper, device.secrets), hyper)
         self.holds = 0
         self.trainer = device.trainer(hyper, device.records.samples.shape[1])
         self._hashed: tuple[weakref.ref[FloatArray], str] | None = None

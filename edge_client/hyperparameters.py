@@ -28,6 +28,9 @@ class Hyperparameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     `optimizer` says whether Adam's moments live on between phases and rounds ("kept") or start at zero with
     each local phase ("reset"); the paper leaves it open. `upload_codec` and `broadcast_codec` say how arrays travel
     (`edge_client/codecs`): "float32", "float16" or "int8", each also with "+zstd".
+    What GCA's devices do to their codes before they go up (`edge_client/methods/defences.py`): they cut each to the
+    length `code_clip`, add noise of standard deviation `code_noise` times that length, and turn them by a secret
+    rotation of the round (`code_rotation`).
     """
 
     model: Literal["dense", "convolutional"] = "dense"
@@ -52,3 +55,6 @@ class Hyperparameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     optimizer: Literal["kept", "reset"] = "kept"
     upload_codec: CodecName = "float32"
     broadcast_codec: CodecName = "float32"
+    code_clip: PositiveReal | None = None
+    code_noise: Annotated[float, Meta(ge=0.0, le=1e9)] = 0.0
+    code_rotation: bool = False

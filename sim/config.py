@@ -223,6 +223,7 @@ def load_study(path_or_name: str | Path, overrides: Mapping[str, object] | None 
             "none in round 1; allowed with participation.deadline in seconds"
         )
     _check_method(study, lambda key: COMMAND_LINE if key in given else where)
+    _check_defences(study, lambda key: COMMAND_LINE if key in given else where)
     _check_isolation(study, lambda key: COMMAND_LINE if key in given else where)
     return study
 
@@ -250,6 +251,28 @@ def _check_method(study: Study, where: Callable[[str], str]) -> None:
         raise ConfigError(
             f'{where("training.init")}: training.init: "independent" gives {study.method} no common model to begin '
             'with; allowed: "shared"'
+        )
+
+
+def _check_defences(study: Study, where: Callable[[str], str]) -> None:
+    """Raise ConfigError for defences of codes that defend nothing, or that exclude each other."""
+    chosen = study.training
+    for key, value in (("code_clip", chosen.code_clip), ("code_noise", chosen.code_noise),
+                       ("code_rotation", chosen.code_rotation)):  # fmt: skip
+        if value and study.method != "gca":
+            raise ConfigError(
+                f"{where(f'training.{key}')}: training.{key}: defends codes, of which {study.method} uploads none; "
+                'allowed with method "gca"'
+            )
+    if chosen.code_noise and chosen.code_clip is None:
+        raise ConfigError(
+            f"{where('training.code_noise')}: training.code_noise: {shown(chosen.code_noise)} is in units of "
+            "training.code_clip, which is missing; allowed together with training.code_clip"
+        )
+    if chosen.code_rotation and study.clustering.warm_start:
+        raise ConfigError(
+            f"{where('clustering.warm_start')}: clustering.warm_start: the centroids of the round before are turned "
+            "otherwise than the codes of this one; allowed with training.code_rotation = false"
         )
 
 

@@ -16,6 +16,7 @@ from edge_client.model.autoencoder import Architecture
 from edge_client.model.choice import architecture_for
 from edge_client.model.convolutional import ConvolutionalArchitecture
 from edge_client.protocol.messages import Cohort
+from sim import guarantee
 from sim.config import Study
 from sim.data import Dataset
 from sim.data.partition import device_name, shares
@@ -103,7 +104,8 @@ def plan_study(study: Study, dataset: Dataset) -> StudyPlan:
         message=moved.message, wire=moved.wire,
         training_s=trained.get(slowest, 0.0), transfer_s=moved.seconds.get(slowest, 0.0),
         evaluation_s=_evaluation_s(study, architecture, max(shards.values()) + len(dataset.test), len(chosen)),
-        memory_bytes=memory, file_descriptors=descriptors, notes=tuple(_notes(study, dataset, uploaded)),
+        memory_bytes=memory, file_descriptors=descriptors,
+        notes=tuple(_notes(study, dataset, uploaded, max(shards.values()))),
     )  # fmt: skip
 
 
@@ -208,7 +210,7 @@ def _on_this_machine(flops: float, participants: int) -> float:
     return flops / HOST_FLOPS * max(1.0, participants / (os.cpu_count() or 1))
 
 
-def _notes(study: Study, dataset: Dataset, uploaded: int) -> Iterable[str]:
+def _notes(study: Study, dataset: Dataset, uploaded: int, most_records: int) -> Iterable[str]:
     if HOST in several(study.hardware):
         yield (
             f"training and evaluation assume {HOST_FLOPS / 1e9:g} GFLOP/s for each of the {os.cpu_count()} cores here"
@@ -222,6 +224,7 @@ def _notes(study: Study, dataset: Dataset, uploaded: int) -> Iterable[str]:
         yield f"the records of all devices, {size}, must be brought to one place first; no ledger holds that"
     if study.method != "gca":
         return
+    yield from guarantee.remarks(study, most_records)
     if study.clustering.components > uploaded:
         yield f"{uploaded} codes cannot make {study.clustering.components} clusters: K is reduced to {uploaded}"
     if study.dataset == "bank":

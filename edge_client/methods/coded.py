@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 
 from edge_client.codecs import PLAIN, Codec, codec_named
 from edge_client.hyperparameters import Hyperparameters
-from edge_client.methods.base import Arrays, DeviceMethod, Epochs
+from edge_client.methods.base import Arrays, DeviceMethod
 from edge_client.methods.context import LocalContext
+from edge_client.methods.wrapped import Wrapped
 from edge_client.model.trainer import ModelState
 from edge_client.protocol.codec import MAX_BODY
 
@@ -21,26 +22,11 @@ def coded(method: DeviceMethod, hyper: Hyperparameters) -> DeviceMethod:
 
 
 @dataclass(frozen=True)
-class Coded:
-    """Another DeviceMethod with codecs around its arrays; in all else it is that method."""
+class Coded(Wrapped):
+    """The method with codecs around its arrays."""
 
-    method: DeviceMethod
     up: Codec
     down: Codec
-
-    @property
-    def hears_all_broadcasts(self) -> bool:
-        return self.method.hears_all_broadcasts
-
-    @property
-    def stages(self) -> tuple[str, str]:
-        return self.method.stages
-
-    def epochs(self, hyper: Hyperparameters) -> Epochs:
-        return self.method.epochs(hyper)
-
-    def initial(self, context: LocalContext) -> ModelState:
-        return self.method.initial(context)
 
     def before_upload(self, state: ModelState, context: LocalContext) -> tuple[ModelState, dict[str, NDArray[Any]]]:
         state, upload = self.method.before_upload(state, context)

@@ -1,80 +1,122 @@
 """What a device can do to its codes before they go up. Beyond the paper, which leaves it to future work.
 
-Each function takes codes (L, d_z) and returns codes of the same shape; they compose. Fewer codes are no function:
-`upload_fraction` says how many there are.
+Stages like those of a codec, each with what it does to codes (L, d_z) on their way up and to centroids (K, d_z) on
+their way down; `defences` makes those that a run asks for, in the order in which codes pass them. Fewer codes are no
+stage: `upload_fraction` says how many there are.
 
-What may be claimed. `clip_and_noise` is the Gaussian mechanism on each code *with the encoder taken as fixed*. But the
-encoder was trained on all of the device's records, so one record moves all L codes: for a guarantee about records the
-sensitivity is that of the whole upload, 2 * clip * sqrt(L), and `noise_for_upload` gives the noise it takes.
-`rotate` is no privacy in any formal sense: it hides the coordinates from whoever lacks the secret.
+What each is worth: `ClipAndNoise` is the Gaussian mechanism; `sim/guarantee.py` says what follows from it, which is
+little. `Rotate` is no privacy in any formal sense: it hides the coordinates from whoever lacks the secret.
 """
 
-from hashlib import blake2b
-from math import log, sqrt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.errors import ConfigError
+from edge_client.hyperparameters import Hyperparameters
 from edge_client.model.autoencoder import FloatArray
+from edge_client.private_seeds import Secrets, private_stream
 
-KEY_BYTES = 16
-"""Shortest secret that is worth the name."""
+
+class Defence(Protocol):
+    """One stage. Stateless: all that changes with the round follows from its number."""
+
+    def up(self, codes: FloatArray, round: int) -> FloatArray:
+        """Return codes of the same shape and dtype, as they leave the device."""
+        ...
+
+    def down(self, centroids: FloatArray, round: int) -> FloatArray:
+        """Return centroids of the same shape and dtype in the device's own coordinates."""
+        ...
+
+
+def defences(hyper: Hyperparameters, secrets: Secrets | None) -> Sequence[Defence]:
+    """Return the stages of a run; raises `ConfigError` where this device lacks the secret that one of them takes."""
+    stages: list[Defence] = []
+    if hyper.code_noise and hyper.code_clip is None:
+        raise ConfigError("training.code_noise: is in units of training.code_clip, which is missing; set that, too")
+    if hyper.code_clip is not None:
+        if hyper.code_noise and secrets is None:
+            raise ConfigError("training.code_noise: this device has no secret to draw the noise by")
+        own = secrets.own if secrets is not None else b""
+        stages.append(ClipAndNoise(hyper.code_clip, hyper.code_noise * hyper.code_clip, own))
+    if hyper.code_rotation:
+        if secrets is None or secrets.shared is None:
+            raise ConfigError(
+                "training.code_rotation: takes a secret that all devices share and the server has not; "
+                "start each device with --secret FILE"
+            )
+        stages.append(Rotate(secrets.shared))
+    return stages
+
+
+def in_words(hyper: Hyperparameters) -> str:
+    """Say what is done to the codes of a run; nothing if nothing is."""
+    words = []
+    if hyper.code_clip is not None:
+        words.append(f"clipped to length {hyper.code_clip:g}")
+    if hyper.code_noise and hyper.code_clip is not None:
+        words.append(f"noise of standard deviation {hyper.code_noise * hyper.code_clip:g} on each of their numbers")
+    if hyper.code_rotation:
+        words.append("rotated anew each round by a secret of the devices")
+    return ", ".join(words)
+
+
+@dataclass(frozen=True, repr=False)
+class ClipAndNoise:
+    """Scale down each code whose L2 norm is above `norm`, then add N(0, sigma^2) to each number, keyed by `secret`."""
+
+    norm: float
+    sigma: float
+    secret: bytes
+
+    def up(self, codes: FloatArray, round: int) -> FloatArray:
+        clipped = clip(codes, self.norm)
+        if self.sigma == 0.0:
+            return clipped
+        noisy: FloatArray = clipped + private_stream(self.secret, "noise", round).normal(0.0, self.sigma, codes.shape)
+        return noisy.astype(codes.dtype)
+
+    def down(self, centroids: FloatArray, round: int) -> FloatArray:
+        return centroids
+
+
+@dataclass(frozen=True, repr=False)
+class Rotate:
+    """Turn codes by the round's rotation, z -> Q z, and centroids back.
+
+    Distances are kept, so clusterings by distance or full covariance turn with the codes. A new Q each round also
+    breaks the link between codes of one record across rounds.
+    """
+
+    secret: bytes
+
+    def up(self, codes: FloatArray, round: int) -> FloatArray:
+        rotated: FloatArray = (codes @ rotation(self.secret, round, codes.shape[1]).T).astype(codes.dtype)
+        return rotated
+
+    def down(self, centroids: FloatArray, round: int) -> FloatArray:
+        back: FloatArray = (centroids @ rotation(self.secret, round, centroids.shape[1])).astype(centroids.dtype)
+        return back
 
 
 def clip(codes: FloatArray, norm: float) -> FloatArray:
     """Scale down each code whose L2 norm is above `norm`."""
-    if not 0.0 < norm < np.inf:
-        raise ConfigError(f"clip: {norm}; use a positive number")
     lengths = np.linalg.norm(codes.astype(np.float64), axis=1, keepdims=True)
-    clipped: FloatArray = (codes * np.minimum(1.0, norm / np.maximum(lengths, np.finfo(np.float64).tiny))).astype(
-        codes.dtype
-    )
+    factors = np.minimum(1.0, norm / np.maximum(lengths, np.finfo(np.float64).tiny))
+    clipped: FloatArray = (codes * factors).astype(codes.dtype)
     return clipped
 
 
-def clip_and_noise(codes: FloatArray, norm: float, sigma: float, rng: np.random.Generator) -> FloatArray:
-    """Clip each code to L2 norm `norm` and add N(0, sigma^2) to each of its numbers."""
-    if not 0.0 <= sigma < np.inf:
-        raise ConfigError(f"noise: sigma is {sigma}; use 0 or more")
-    noisy: FloatArray = (clip(codes, norm) + rng.normal(0.0, sigma, codes.shape)).astype(codes.dtype)
-    return noisy
-
-
+@lru_cache(maxsize=4)  # devices emulated in one process turn alike, and each both ways; 8 MB for codes of 1,024
 def rotation(secret: bytes, round: int, latent_dim: int) -> NDArray[np.float64]:
-    """Return the round's orthogonal matrix Q (d_z, d_z), uniform over all of them; a pure function of its arguments.
-
-    All devices of a federation share `secret` and the server must not have it; the study's seed will not do, because
-    the server draws that. A new Q each round also breaks the link between codes of one record across rounds.
-    """
-    if len(secret) < KEY_BYTES:
-        raise ConfigError(f"rotation: a secret of {len(secret)} bytes can be guessed; use {KEY_BYTES} or more")
-    key = int.from_bytes(blake2b(f"rotation|{round}".encode(), key=secret[:64], digest_size=16).digest(), "little")
-    gaussian = np.random.Generator(np.random.PCG64(key)).standard_normal((latent_dim, latent_dim))
+    """Return the round's orthogonal matrix Q (d_z, d_z), uniform over all of them; a pure function of its arguments."""
+    gaussian = private_stream(secret, "rotation", round).standard_normal((latent_dim, latent_dim))
     Q, R = np.linalg.qr(gaussian)
-    return Q * np.sign(np.diag(R))  # without the signs, QR favours some rotations (Mezzadri 2007)
-
-
-def rotate(codes: FloatArray, Q: NDArray[np.float64]) -> FloatArray:
-    """Return Q z for each code: distances are kept, so clusterings by distance or full covariance turn with them."""
-    rotated: FloatArray = (codes @ Q.T).astype(codes.dtype)
-    return rotated
-
-
-def rotate_back(centroids: FloatArray, Q: NDArray[np.float64]) -> FloatArray:
-    """Return Q^T mu for each centroid that comes down."""
-    return rotate(centroids, Q.T)
-
-
-def noise_for_upload(epsilon: float, delta: float, *, norm: float, codes: int, rounds: int) -> float:
-    """Return the sigma of `clip_and_noise` that makes all uploads of one device (epsilon, delta)-DP for one record.
-
-    Neighbours differ in one record, which may move all `codes` vectors of a round anywhere within the clip: L2
-    sensitivity 2 * norm * sqrt(codes). Over `rounds` adaptive releases this is zero-concentrated DP with
-    rho = rounds * sensitivity^2 / (2 sigma^2), and (rho + 2 sqrt(rho log(1/delta)), delta)-DP (Bun and Steinke 2016,
-    Lemmas 1.7 and 2.4, Proposition 1.3). No amplification by sampling is claimed.
-    """
-    if not (epsilon > 0.0 and 0.0 < delta < 1.0 and codes >= 1 and rounds >= 1):
-        raise ConfigError(f"noise: no guarantee for epsilon {epsilon}, delta {delta}, {codes} codes, {rounds} rounds")
-    root_rho = sqrt(log(1.0 / delta) + epsilon) - sqrt(log(1.0 / delta))
-    return 2.0 * norm * sqrt(codes) * sqrt(rounds / 2.0) / root_rho
+    Q *= np.sign(np.diag(R))  # without the signs, QR favours some rotations (Mezzadri 2007)
+    Q.setflags(write=False)
+    return Q

@@ -1,6 +1,7 @@
 """Beyond the paper: can the server tell which codes of two rounds belong to one record?
 
-It guesses that a code of the later upload belongs to the record of the nearest code of the earlier one.
+It guesses that a code of the later upload belongs to the record of the nearest code of the earlier one; or of the one
+that is most alike in what no rotation changes.
 """
 
 from dataclasses import dataclass
@@ -29,9 +30,20 @@ class Linkage:
 
 
 def link(earlier: Floats, earlier_rows: NDArray[np.int64], later: Floats, later_rows: NDArray[np.int64]) -> Linkage:
-    """Judge the guesses for codes `earlier` (M, d_z) and `later` (M', d_z) of the records with these row numbers."""
+    """Judge the guesses for codes `earlier` (M, d) and `later` (M', d) of the records with these row numbers."""
     if len(earlier) == 0:
         raise ConfigError("linkage: the earlier upload holds no codes")
     common = np.isin(later_rows, earlier_rows)
     guessed = earlier_rows[nearest(later[common], earlier)]
     return Linkage(int(common.sum()), int((guessed == later_rows[common]).sum()), 1.0 / len(earlier))
+
+
+def rotation_free(codes: Floats, centroids: Floats) -> Floats:
+    """Return what is the same in any coordinates that are rotated alike: the length of each code (M, d_z), then its
+    distances to the round's centroids (K, d_z) in rising order; shape (M, 1 + K).
+
+    Distances are sorted because the order of centroids is that of a clustering, which may change.
+    """
+    difference = codes[:, None, :].astype(np.float64) - centroids
+    distances = np.sort(np.linalg.norm(difference, axis=2), axis=1)
+    return np.column_stack((np.linalg.norm(codes, axis=1), distances)).astype(np.float32)

@@ -19,7 +19,6 @@ from broker_server.checkpoint import load_checkpoint
 from broker_server.results import last_run
 from broker_server.store import StudyStore
 from edge_client.errors import ConfigError
-from edge_client.methods.registry import method
 from edge_client.model.trainer import ModelState
 from sim.attack.victim import Victim
 
@@ -33,7 +32,7 @@ def broadcasts(directory: Path) -> list[Mapping[str, NDArray[Any]]]:
 
 def replay(victim: Victim, sent: list[Mapping[str, NDArray[Any]]], rounds: int) -> ModelState:
     """Return the device's state after its first `rounds` rounds."""
-    half = method(victim.study.method)
+    half = victim.half  # without codecs: what is kept of a broadcast is what devices read
     state = half.initial(victim.context(0))
     for round, broadcast in enumerate(sent[:rounds], start=1):
         context = victim.context(round)

@@ -15,10 +15,9 @@ from broker_server.results import last_run
 from broker_server.store import StudyStore
 from edge_client.errors import ConfigError, GcaError
 from edge_client.methods.context import initial_state
-from edge_client.methods.gca import Gca
 from sim.attack import latent_only, shadow, white_box
 from sim.attack.inversion import Search
-from sim.attack.linkage import link
+from sim.attack.linkage import link, rotation_free
 from sim.attack.metrics import leakage, paired_ntmse
 from sim.attack.replay import before_round, broadcasts, with_moments
 from sim.attack.seen import Floats
@@ -30,6 +29,7 @@ from sim.attack.victim import (
     bystanders,
     final_model,
     load_victim,
+    on_the_way,
     upload,
     uploaded_codes,
     uploaded_model,
@@ -91,12 +91,19 @@ def link_study(directory: Path, *, victim: int = 1, round: int | None = None) ->
     if not 2 <= round <= target.study.rounds:
         raise ConfigError(f"linkage: round {round} and the one before it must be rounds 1 to {target.study.rounds}")
     with StudyStore.open(directory, writable=True) as store, _one_thread():
+        heard = broadcasts(directory)[round - 2 : round]
         earlier = upload(target, before_round(directory, target, round - 1), round - 1)
-        broadcast = broadcasts(directory)[round - 2]
-        state = Gca().after_broadcast(earlier.state, target.context(round - 1), broadcast)
+        state = target.half.after_broadcast(earlier.state, target.context(round - 1), heard[0])
         later = upload(target, state, round)
         found = link(earlier.codes, earlier.rows, later.codes, later.rows)
-        details = {"common": found.common, "linked": found.linked, "chance": found.chance, "remarks": []}
+        K = min(len(broadcast["centroids"]) for broadcast in heard)
+        alike = [
+            rotation_free(sent.codes, broadcast["centroids"])[:, : 1 + K]
+            for sent, broadcast in zip((earlier, later), heard, strict=True)
+        ]
+        unturned = link(alike[0], earlier.rows, alike[1], later.rows)
+        details = {"common": found.common, "linked": found.linked, "linked_in_any_rotation": unturned.linked,
+                   "chance": found.chance, "remarks": [*on_the_way(target.study.training)]}  # fmt: skip
         record = AttackRecord(target.device, "linkage", "", round, 0, 0, None, None, details)
         store.record_attack(last_run(store).run, record)
     return record
@@ -135,6 +142,7 @@ def _from_codes(
     else:
         sent = upload(victim, before_round(directory, victim, round), round)
     seen = uploaded_codes(victim, sent)
+    remarks += on_the_way(study.training)
     initial = initial_state(victim.context(0)).parameters if "initial-weights" in knows else None
     details: dict[str, Any] = {"codes": len(seen.codes)}
     if "records" in knows:

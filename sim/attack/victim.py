@@ -1,4 +1,7 @@
-"""From the folder of a finished study to one of its devices, and to what the server sees of it."""
+"""From the folder of a finished study to one of its devices, and to what the server sees of it.
+
+That is what the device really sends: codes as its defences leave them, and arrays as they come out of the codec.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,13 +12,20 @@ from numpy.typing import NDArray
 from broker_server.checkpoint import load_checkpoint
 from broker_server.results import last_run
 from broker_server.store import StudyStore
+from edge_client.codecs import PLAIN, codec_named
 from edge_client.errors import ConfigError, EnvironmentFault
+from edge_client.hyperparameters import Hyperparameters
+from edge_client.methods.base import Arrays, DeviceMethod
 from edge_client.methods.context import LocalContext
-from edge_client.methods.gca import Gca, select_upload
+from edge_client.methods.defences import in_words
+from edge_client.methods.defended import defended
+from edge_client.methods.gca import select_upload
 from edge_client.methods.registry import method
 from edge_client.model.checks import check_parameters
 from edge_client.model.choice import trainer_for
 from edge_client.model.trainer import ModelState
+from edge_client.private_seeds import emulated
+from edge_client.protocol.codec import MAX_BODY
 from edge_client.records import load_records
 from edge_client.seeds import stream
 from sim.attack.seen import Floats, ReleasedModel, Shape, UploadedCodes
@@ -38,6 +48,11 @@ class Victim:
     @property
     def shape(self) -> Shape:
         return Shape(self.study.training, self.samples.shape[1])
+
+    @property
+    def half(self) -> DeviceMethod:
+        """The device half of the method, with the study's defences and without its codecs."""
+        return defended(method(self.study.method), self.study.training, emulated(self.study.seed, self.device))
 
     def context(self, round: int) -> LocalContext:
         """Return what the device works with in a round; rounds after R are those that would follow."""
@@ -99,13 +114,14 @@ def final_model(victim: Victim) -> ReleasedModel:
 def uploaded_model(victim: Victim, state: ModelState) -> ReleasedModel:
     """The model the device sends up in round R, given its state when the round opened: trained on its records alone
     since the aggregate of the round before."""
-    _, arrays = method(victim.study.method).before_upload(state, victim.context(victim.study.rounds))
-    return ReleasedModel(arrays["parameters"], victim.shape)
+    _, arrays = victim.half.before_upload(state, victim.context(victim.study.rounds))
+    return ReleasedModel(as_received(victim, arrays)["parameters"], victim.shape)
 
 
 @dataclass(frozen=True, eq=False)
 class Upload:
-    """A GCA device's codes (M, d_z) of one round, the rows (M,) of its records behind them, and its state then.
+    """A GCA device's codes (M, d_z) of one round as they arrive, the rows (M,) of its records behind them, and its
+    state after the reconstruction.
 
     The rows and the state are for the judge and never for the attacker.
     """
@@ -118,10 +134,24 @@ class Upload:
 def upload(victim: Victim, state: ModelState, round: int) -> Upload:
     """Run the first half of a round from `state`: reconstruction epochs, then the usual upload."""
     context = victim.context(round)
-    after, arrays = Gca().before_upload(state, context)
-    return Upload(arrays["latents"], select_upload(context), after)
+    after, arrays = victim.half.before_upload(state, context)
+    return Upload(as_received(victim, arrays)["latents"], select_upload(context), after)
+
+
+def as_received(victim: Victim, arrays: Arrays) -> Arrays:
+    """Return the arrays of an upload as the study's codec gives them to the server."""
+    codec = codec_named(victim.study.training.upload_codec)
+    return codec.unpack(codec.pack(dict(arrays)), MAX_BODY)
 
 
 def uploaded_codes(victim: Victim, sent: Upload) -> UploadedCodes:
     """What the server gets of it."""
     return UploadedCodes(sent.codes, victim.shape)
+
+
+def on_the_way(hyper: Hyperparameters) -> tuple[str, ...]:
+    """Say what becomes of codes between the device's encoder and the server."""
+    told = [f"the codes are {done}"] if (done := in_words(hyper)) else []
+    if hyper.upload_codec != PLAIN:
+        told.append(f"the codes are those read from codec {hyper.upload_codec}")
+    return tuple(told)

@@ -35,9 +35,10 @@ def attack(
     linkage: Annotated[bool, typer.Option(help="instead: link codes of one record across two rounds")] = False,
     json_: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
-    """Attack a finished study as a curious server: how near does it come to a device's training records?
+    """Attack a finished study as a curious server.
 
-    Parameter sharing is attacked through the device's model, GCA through its codes. The outcome is kept in the study.
+    How near does it come to a device's training records? Parameter sharing is attacked through the device's model, GCA
+    through its codes. The outcome is kept in the study.
 
     Example: gca attack studies/magic-gca --victim 3 --knows records --knows initial-weights
     """
@@ -97,8 +98,13 @@ def _than(value: float, one: float) -> str:
 
 def _linkage(record: "AttackRecord") -> list[str]:
     told = record.details
-    rate = f"{100 * told['linked'] / told['common']:.1f} %" if told["common"] else "undefined"
+
+    def share(linked: int) -> str:
+        return f"{100 * linked / told['common']:.1f} %" if told["common"] else "undefined"
+
     return [
         f"{record.device}: {told['common']} records uploaded in both of rounds {record.round - 1} and {record.round}",
-        f"{told['linked']} linked by their codes: {rate}; by chance {100 * told['chance']:.1f} %",
+        f"{told['linked']} linked by their codes: {share(told['linked'])}; by chance {100 * told['chance']:.1f} %",
+        f"{told['linked_in_any_rotation']} linked by what no rotation changes, their lengths and distances to the "
+        f"centroids: {share(told['linked_in_any_rotation'])}",
     ]

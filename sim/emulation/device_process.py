@@ -17,6 +17,7 @@ from edge_client.clock import RealClock
 from edge_client.device import Device, live
 from edge_client.errors import in_words
 from edge_client.offload import into
+from edge_client.private_seeds import emulated
 from edge_client.protocol.messages import Telemetry
 from edge_client.records import load_records
 from edge_client.seeds import stream
@@ -87,6 +88,7 @@ async def _live(spec: DeviceSpec, pipe: Pipe[FromDevice]) -> None:
     with ThreadPoolExecutor(1) as pool:
         device = Device(records, session, clock, into(pool), report, spec.evaluate, spec.flops_per_s,
                         keep=partial(save_state, study) if spec.keep_every else None, keep_every=spec.keep_every or 1,
-                        resume=lambda welcome: kept, silent=silences(spec.seed, spec.device, spec.dropout))  # fmt: skip
+                        resume=lambda welcome: kept, silent=silences(spec.seed, spec.device, spec.dropout),
+                        secrets=emulated(spec.seed, spec.device))  # fmt: skip
         state = await live(device)
     save_model(Path(spec.model), state, spec.device, spec.run)

@@ -17,6 +17,7 @@ from edge_client.errors import GcaError, in_words
 from edge_client.seeds import digest
 from edge_client.stopping import until_told_to_stop
 from edge_client.transport.mqtt import Endpoint
+from sim import guarantee
 from sim.config import Study, dump
 from sim.data import Dataset, load
 from sim.devices import device_boards, device_links, device_names
@@ -101,6 +102,8 @@ def _begin(study: Study, directory: Path, dataset: Dataset, around: Around) -> i
     with StudyStore.create(directory) as store:
         number = store.begin_run(plan, plan.devices, study.dataset)
         journal = Journal(store, number, around.display)
+        for remark in guarantee.remarks(study, max(shard.samples for shard in shards)):
+            journal.note(f"defences: {remark}")
         _carry_out(study, plan, directory, workload, store, number, journal, around)
     return workload.width
 

@@ -24,6 +24,7 @@ from edge_client.hyperparameters import Hyperparameters
 from edge_client.methods.registry import method
 from edge_client.model.trainer import Trainer
 from edge_client.offload import Offload, into, no_sooner
+from edge_client.private_seeds import emulated
 from edge_client.protocol.messages import Telemetry
 from edge_client.records import Records, load_records
 from edge_client.seeds import digest, stream
@@ -166,6 +167,7 @@ class _Fleet:
                         keep=partial(save_state, federation.directory) if every else None, keep_every=every or 1,
                         resume=lambda welcome: kept,
                         silent=silences(federation.plan.seed, name, federation.study.participation.dropout),
+                        secrets=emulated(federation.plan.seed, name),
         )  # fmt: skip
         state = await live(device)
         if not self._synthetic:

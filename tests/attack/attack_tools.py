@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,10 +10,14 @@ from broker_server.checkpoint import save_checkpoint
 from broker_server.plan import RunPlan
 from broker_server.records import Outcome, RoundRecord
 from broker_server.store import StudyStore
+from edge_client.codecs import codec_named
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.methods.context import LocalContext
+from edge_client.methods.defended import defended
 from edge_client.methods.registry import method
 from edge_client.model.choice import trainer_for
+from edge_client.private_seeds import emulated
+from edge_client.protocol.codec import MAX_BODY
 from sim.attack.seen import Shape
 from sim.config import Study, dump
 from sim.data import device_name
@@ -40,10 +45,11 @@ def records(rng: np.random.Generator, count: int) -> NDArray[np.float32]:
 
 
 def finished_study(directory: Path, name: str = "gca", *, rounds: int = 2, normals: int = 150, records_each: int = 40,
-                   completed: bool = True) -> Path:  # fmt: skip
+                   completed: bool = True, **training: object) -> Path:  # fmt: skip
     """Make the folder of a study of one device, whose server echoes what comes up: its codes as centroids, its model
-    as the aggregate."""
-    study = Study(dataset="breast_cancer", method=name, devices=1, rounds=rounds, seed=7, training=SMALL)  # type: ignore[arg-type]
+    as the aggregate. `training` is what differs from `SMALL`."""
+    hyper = msgspec.structs.replace(SMALL, **training)
+    study = Study(dataset="breast_cancer", method=name, devices=1, rounds=rounds, seed=7, training=hyper)  # type: ignore[arg-type]
     device, rng = device_name(1), np.random.default_rng(1)
     for folder in ("models", "rounds", "shards"):
         (directory / folder).mkdir(parents=True)
@@ -52,15 +58,16 @@ def finished_study(directory: Path, name: str = "gca", *, rounds: int = 2, norma
     np.savez(directory / "shards" / f"{device}.npz", samples=samples)
     np.savez(directory / "shards" / "test.npz", test=test, labels=np.repeat([0, 1], [normals, 20]))
 
-    half, trainer = method(name), trainer_for(SMALL, FEATURES)
+    half, trainer = defended(method(name), hyper, emulated(study.seed, device)), trainer_for(hyper, FEATURES)
+    codec = codec_named(hyper.upload_codec)
 
     def context(round: int) -> LocalContext:
-        return LocalContext(SMALL, trainer, samples, study.seed, device, round, lambda *told: None, each_epoch=False)
+        return LocalContext(hyper, trainer, samples, study.seed, device, round, lambda *told: None, each_epoch=False)
 
     state = half.initial(context(0))
     for round in range(1, rounds + 1):
         state, upload = half.before_upload(state, context(round))
-        broadcast = upload
+        broadcast = upload = codec.unpack(codec.pack(upload), MAX_BODY)
         if name == "gca":
             broadcast = {"centroids": upload["latents"][:4].copy(), "support": np.full(4, 5.0, np.float32)}
         save_checkpoint(directory / "rounds" / f"{round:05d}.safetensors", broadcast, {"round": str(round)})

@@ -11,14 +11,15 @@ from sklearn.metrics.pairwise import cosine_similarity
 from sklearn.neighbors import NearestNeighbors
 
 from edge_client.errors import ConfigError, GcaError
-from sim.attack.linkage import link
+from sim.attack.linkage import link, rotation_free
 from sim.attack.metrics import cosine, leakage, nearest, paired_ntmse
 
 TARGETS = np.array([[1, 0], [0, 2], [-3, 4]], np.float32)
 OUTPUTS = np.array([[1, 1], [-3, 0]], np.float32)
 REFERENCE = np.array([[2, 0], [0, 4]], np.float32)
 
-banks = arrays(np.float32, st.tuples(st.integers(1, 6), st.just(3)), elements=st.floats(-9, 9, width=32))
+sixteenths = st.integers(-144, 144).map(lambda count: count / 16)  # a smaller unit must not lose them
+banks = arrays(np.float32, st.tuples(st.integers(1, 6), st.just(3)), elements=sixteenths)
 
 
 def test_three_records_by_hand() -> None:
@@ -121,3 +122,12 @@ def test_uploads_without_a_common_record_link_nothing() -> None:
     assert (found.common, found.linked) == (0, 0) and math.isnan(found.rate)
     with pytest.raises(ConfigError, match="no codes"):
         link(codes[:0], np.array([], np.int64), codes, np.array([3, 4]))
+
+
+def test_lengths_and_distances_by_hand_and_in_any_rotation() -> None:
+    """(3, 4) has length 5; (3, 0) is 4 and (0, 0) is 5 away from it."""
+    codes, centroids = np.array([[3, 4], [0, 1]], np.float32), np.array([[0, 0], [3, 0]], np.float32)
+    found = rotation_free(codes, centroids)
+    np.testing.assert_allclose(found, [[5, 4, 5], [1, 1, math.sqrt(10)]], rtol=1e-6)
+    turn = np.array([[0, 1], [-1, 0]], np.float32)
+    np.testing.assert_allclose(rotation_free(codes @ turn, centroids[::-1] @ turn), found, rtol=1e-6)

@@ -46,6 +46,35 @@ def test_a_replay_brings_back_every_bit_of_the_device(study: Path) -> None:
         np.testing.assert_array_equal(sent.codes[:4], broadcasts(study)[round - 1]["centroids"])
 
 
+DEFENCES = {
+    "upload_codec": "int8+zstd",
+    "code_clip": 2.0,
+    "code_noise": 0.3,
+    "code_rotation": True,
+}
+
+
+@pytest.mark.parametrize(
+    "chosen", [*({key: value} for key, value in DEFENCES.items() if key != "code_noise"), DEFENCES]
+)
+def test_the_attacker_sees_codes_as_they_arrive(tmp_path: Path, chosen: dict[str, object]) -> None:
+    """As in the test before, for codes that pass defences and a codec: they are the server's to the bit."""
+    study = finished_study(tmp_path / "study", **chosen)
+    victim = load_victim(study, 1)
+    exact, remarks = with_moments(study, victim)
+    assert remarks == () and not np.array_equal(exact.state.first_moment, victim.state.first_moment)
+    for round in (1, 2):
+        sent = upload(victim, before_round(study, victim, round), round)
+        np.testing.assert_array_equal(sent.codes[:4], broadcasts(study)[round - 1]["centroids"])
+        assert "code_clip" not in chosen or np.linalg.norm(sent.codes, axis=1).min() < 2.1
+    record = attack_study(study, starts=3, steps=2)
+    told = " ".join(record.details["remarks"])
+    assert ("codec int8+zstd" in told) == ("upload_codec" in chosen)
+    for key, word in (("code_clip", "clipped to length 2"), ("code_noise", "noise"), ("code_rotation", "rotated")):
+        assert (word in told) == (key in chosen)
+    assert attack_study(finished_study(tmp_path / "plain"), starts=3, steps=2).ntmse != record.ntmse
+
+
 def test_the_codes_are_those_of_one_more_round(study: Path) -> None:
     victim, _ = with_moments(study, load_victim(study, 1))
     sent = upload(victim, victim.state, 3)
@@ -143,6 +172,9 @@ def test_linkage_of_a_device_that_hardly_moves_any_more(tmp_path: Path) -> None:
     record = link_study(study)
     assert record.details["common"] > 0 and record.details["chance"] == 1 / 20
     assert record.details["linked"] >= 0.5 * record.details["common"]
+    rotated = link_study(finished_study(tmp_path / "rotated", rounds=8, code_rotation=True)).details
+    assert rotated["linked"] < 0.5 * rotated["common"]
+    assert rotated["linked_in_any_rotation"] == record.details["linked_in_any_rotation"] > 15 / 20
     assert kept(study) == [record] and record.round == 8
     for round in (0, 1, 9):
         with pytest.raises(ConfigError, match="round"):

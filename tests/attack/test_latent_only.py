@@ -4,20 +4,23 @@ import gc
 import subprocess
 import sys
 import types
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from attack.attack_tools import SMALL, finished_study
 
 from edge_client.errors import ConfigError
+from edge_client.hyperparameters import Hyperparameters
 from edge_client.model.autoencoder import Architecture, initial_parameters
 from sim.attack.inversion import Search
 from sim.attack.latent_only import Fit, attack, cycle_loss, learn_cycle
 from sim.attack.networks import fresh_parameters, halves
-from sim.attack.seen import Shape, UploadedCodes
+from sim.attack.seen import Floats, Shape, UploadedCodes
 from sim.attack.starts import starting_points
 from sim.attack.victim import Victim, load_victim, upload, uploaded_codes
 
@@ -57,6 +60,25 @@ def test_no_weight_and_no_record_can_be_reached_from_what_the_attacker_holds(vic
     assert not any(isinstance(thing, Victim | bytes | memoryview | Path) for thing in reachable(seen))
 
 
+def held(hint: Any) -> set[Any]:
+    """Return the types that a value of this annotated type is made of, fields of fields included."""
+    if get_origin(hint) is Literal:
+        return {str}
+    if get_origin(hint) is not None:  # a union, a tuple, an array: its parts
+        return set().union(*map(held, get_args(hint)))
+    fields = isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, msgspec.Struct))
+    return {hint}.union(*map(held, get_type_hints(hint).values())) if fields else {hint}
+
+
+def test_by_its_types_the_attacker_holds_codes_and_the_settings_of_the_model() -> None:
+    """A field of another type anywhere below (a path, a trainer, a store, a secret) would be in these sets."""
+    asked = get_type_hints(attack)
+    settings = {int, float, str, bool, type(None), Ellipsis}
+    assert held(Shape) == {Shape, Hyperparameters} | settings
+    assert held(asked["seen"]) == {UploadedCodes} | held(Floats) | held(Shape)
+    assert get_type_hints(UploadedCodes) == {"codes": Floats, "shape": Shape}
+
+
 def test_the_walk_finds_what_hides_behind_a_view_a_closure_or_a_field(victim: Victim) -> None:
     records = victim.samples.copy()
     for holder in (records[:20, :3].T, (lambda: records).__closure__, victim):
@@ -84,7 +106,7 @@ import sys, numpy as np, torch
 from edge_client.hyperparameters import Hyperparameters
 from sim.attack.inversion import Search
 from sim.attack.latent_only import Fit, attack
-from sim.attack.seen import Shape, UploadedCodes
+from sim.attack.seen import Floats, Shape, UploadedCodes
 from sim.attack.starts import starting_points
 torch.set_num_threads(1)
 hyper = Hyperparameters(hidden={SMALL.hidden}, latent_dim={SMALL.latent_dim})

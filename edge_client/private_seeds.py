@@ -1,0 +1,49 @@
+"""Random streams that the server must not be able to repeat. The study's seed will not do: the server draws it."""
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+
+from edge_client.errors import ConfigError, EnvironmentFault
+from edge_client.seeds import SHARED, digest
+
+SECRET_BYTES = (16, 64)
+"""Shortest secret that is worth the name, and the longest that BLAKE2b takes as a key."""
+
+
+@dataclass(frozen=True, repr=False)
+class Secrets:
+    """What a device keeps from the server: `own` is its alone, `shared` (None: nobody gave one) common to all devices
+    of a federation."""
+
+    own: bytes
+    shared: bytes | None = None
+
+
+def emulated(seed: int, device: str) -> Secrets:
+    """Return secrets that can be repeated, for devices emulated on one machine. Whoever has the seed has them, too:
+    they stand for those of real devices, and protect nothing."""
+    own, shared = (digest(seed, "secret", 0, who, size=32).to_bytes(32, "little") for who in (device, SHARED))
+    return Secrets(own, shared)
+
+
+def read_secret(path: Path) -> bytes:
+    """Return the secret in a file; raises `EnvironmentFault` if it cannot be read, `ConfigError` if it is none."""
+    least, most = SECRET_BYTES
+    try:
+        with path.open("rb") as file:
+            secret = file.read(most + 1)
+    except OSError as error:
+        raise EnvironmentFault(f"{path}: {error.strerror}; make it with: head -c 32 /dev/urandom > {path}") from None
+    if not least <= len(secret) <= most:
+        size = f"more than {most}" if len(secret) > most else len(secret)
+        raise ConfigError(f"{path}: a secret of {size} bytes; use {least} to {most} random ones")
+    return secret
+
+
+def private_stream(secret: bytes, purpose: str, round: int) -> np.random.Generator:
+    """Return the generator of this key; without the secret it cannot be told from any other."""
+    key = blake2b(f"{purpose}|{round}".encode(), key=secret, digest_size=16).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(key, "little")))
