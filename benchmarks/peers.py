@@ -9,9 +9,9 @@ accuracies are printed, so that one sees that all have done the same work.
 
 Fair to the peers: one thread per process, for eager PyTorch gains nothing from a second on layers so small; Flower
 has an actor for each core, pfl-research is run in one process and also in one per core, both as their guides say.
-Evaluation is on the same 13,376 records: Flower's clients judge the global model once a round (its default),
-pfl-research's before and after their training (its default), and ours, too, twice a round, with AUROC and average
-precision beside the accuracy. No peer evaluates more than we do.
+Evaluation is on the same 13,376 records, ours with AUROC and average precision beside the accuracy. Flower's clients
+judge the global model once a round, its default; "gca" does the same. pfl-research's judge theirs before and after
+training, its default; "gca, judging twice" does the same, and is what pfl-research is measured against.
 
 "whole process" is from start to exit, imports included; "rounds alone" is each system's own loop. The systems take
 turns, and the best of each counts. Trust the ratios of one run, on a machine that does nothing else: we fill its cores,
@@ -33,6 +33,7 @@ import venv
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -46,8 +47,10 @@ from sim.fleet.compute import cores
 ROOT = Path(__file__).parents[1]
 SCRIPTS = Path(__file__).with_name("peers")
 STUDY = "paper/magic"
-TARGETS = (("Flower", 10, "whole", 8.0), ("Flower", 50, "whole", 15.0), ("pfl-research", 10, "rounds", 6.0))
-"""System, rounds, what is compared, and how many times as fast we mean to be."""
+ONCE, TWICE = "gca", "gca, judging twice"
+TARGETS = (("Flower", ONCE, 10, "whole", 8.0), ("Flower", ONCE, 50, "whole", 15.0),
+           ("pfl-research", TWICE, 10, "rounds", 6.0))  # fmt: skip
+"""System, which of ours, rounds, what is compared, and how many times as fast we mean to be."""
 SETTINGS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
             "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}  # fmt: skip
 
@@ -92,12 +95,12 @@ def environment(folder: Path, peer: str, distribution: str) -> Path:
 # ---- the systems ----------------------------------------------------------------------------------------------------
 
 
-def ours(rounds: int) -> Measured:
+def ours(evaluations: str, rounds: int) -> Measured:
     """Run the real command."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             Path(sys.executable).with_name("gca"), "simulate", STUDY, "--method", "fedavg", "--isolation", "task",
-            "--rounds", str(rounds), "--set", "evaluation.every=round", "--set", "training.optimizer=reset",
+            "--rounds", str(rounds), "--set", f"evaluation.every={evaluations}", "--set", "training.optimizer=reset",
             "--output", Path(folder, "study"), "--json",
         ]  # fmt: skip
         whole, (output,) = timed([command], {})
@@ -155,7 +158,7 @@ def compare(systems: dict[str, Callable[[int], Measured]], rounds: int, repetiti
     print(f"\n{rounds} rounds, best of {repetitions}")
     print(f"{'':<26}{'whole process':>15}{'rounds alone':>15}{'accuracy':>10}")
     for name, one in best.items():
-        ratios = (one.whole / best["gca"].whole, one.rounds / best["gca"].rounds)
+        ratios = (one.whole / best[ONCE].whole, one.rounds / best[ONCE].rounds)
         print(
             f"{name:<26}{one.whole:7.2f} s {ratios[0]:4.1f} x{one.rounds:7.2f} s {ratios[1]:4.1f} x"
             f"{one.accuracy:10.3f}   {one.versions}",
@@ -177,18 +180,20 @@ def main() -> None:
         workload = Path(folder, "workload.npz")
         write_workload(workload)
         systems = {
-            "gca": ours,
+            ONCE: partial(ours, "round"),
+            TWICE: partial(ours, "phase"),
             "Flower": peer(flower, "flower_run.py", workload),
             "pfl-research": peer(pfl, "pfl_run.py", workload),
             f"pfl-research, {cores()} workers": peer(pfl, "pfl_run.py", workload, workers=cores()),
         }
         found = {rounds: compare(systems, rounds, chosen.repetitions) for rounds in chosen.rounds}
     print()
-    for name, rounds, what, target in TARGETS:
+    for name, ours_as, rounds, what, target in TARGETS:
         if rounds in found:
-            ratio = getattr(found[rounds][name], what) / getattr(found[rounds]["gca"], what)
+            ratio = getattr(found[rounds][name], what) / getattr(found[rounds][ours_as], what)
             verdict = "met" if ratio >= target else "NOT met"
-            print(f"{name}, {rounds} rounds, {what}: {ratio:.1f} times our seconds; at least {target:g}: {verdict}")
+            print(f"{name}, {rounds} rounds, {what}: {ratio:.1f} times the seconds of {ours_as}; "
+                  f"at least {target:g}: {verdict}")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
         help="most bytes of an upload in one message (default: from the rates, 65536 if unknown)")  # fmt: skip
     add(
         "--evaluate",
-        choices=("epoch", "round", "never"),
+        choices=("epoch", "phase", "round", "never"),
         default="round",
         help="when to judge the model (default round)",
     )

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from typing import Literal, ParamSpec, TypeVar
 
@@ -17,7 +18,7 @@ from edge_client.checkpoint import Checkpoint
 from edge_client.clock import Clock
 from edge_client.cohort import EVERYONE, takes_part
 from edge_client.errors import GcaError, ProtocolError, in_words
-from edge_client.evaluation import Evaluator
+from edge_client.evaluation import Evaluator, Instants
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.methods.base import DeviceMethod
 from edge_client.methods.coded import coded
@@ -53,7 +54,7 @@ class Device:
     clock: Clock
     offload: Offload
     report: Callable[[Telemetry], Awaitable[None]]
-    evaluate: Literal["epoch", "round", "never"] = "epoch"
+    evaluate: Instants = "epoch"
     flops_per_s: float | None = None
     trainer: Callable[[Hyperparameters, int], Trainer] = trainer_for
     method: Callable[[str], DeviceMethod] = method
@@ -83,6 +84,7 @@ async def live(device: Device) -> ModelState:
                     continue
                 taking_part = takes_part(opening.cohort or EVERYONE, work.welcome.seed, last, session.who.device)
                 await _round(work, notes, taking_part)
+                await work.judge_last(notes)
                 await work.keep(last)
                 await device.report(work.telemetry(notes))
         except Exception as error:
@@ -157,6 +159,7 @@ class _Round:
     spent_s: dict[str, float] = field(default_factory=dict)
     spans_s: dict[str, tuple[float, float]] = field(default_factory=dict)
     evaluations: list[Evaluation] = field(default_factory=list)
+    unjudged: Callable[[], Evaluation] | None = None
 
 
 class _Work:
@@ -175,19 +178,30 @@ class _Work:
         self.evaluator = Evaluator(device.records, self.trainer, hyper.threshold_quantile)
 
     def context(self, notes: _Round) -> LocalContext:
-        hyper, clock = self.welcome.hyper, self.device.clock
+        hyper, when = self.welcome.hyper, self.device.evaluate
 
         def observe(phase: Phase, epoch: int, state: ModelState, loss: float) -> None:
-            if self.device.evaluate != "never":
-                begun = clock.now()
-                notes.evaluations.append(self.evaluator.evaluate(phase, epoch, state, loss))
-                notes.spent_s["evaluate"] = notes.spent_s.get("evaluate", 0.0) + clock.now() - begun
+            notes.unjudged = partial(self.evaluator.evaluate, phase, epoch, state, loss)
+            if when in ("epoch", "phase"):
+                self._judge(notes)
 
         return LocalContext(
             hyper=hyper, trainer=self.trainer, samples=self.device.records.samples, seed=self.welcome.seed,
             device=self.device.session.who.device, round=notes.round, observe=observe,
-            each_epoch=self.device.evaluate == "epoch",
+            each_epoch=when == "epoch",
         )  # fmt: skip
+
+    async def judge_last(self, notes: _Round) -> None:
+        """Judge the model that the round ends with, where none before it was."""
+        if self.device.evaluate == "round" and notes.unjudged is not None:
+            await self.do("evaluation", self.device.offload(self._judge, notes))
+
+    def _judge(self, notes: _Round) -> None:
+        assert notes.unjudged is not None
+        clock = self.device.clock
+        begun = clock.now()
+        notes.evaluations.append(notes.unjudged())
+        notes.spent_s["evaluate"] = notes.spent_s.get("evaluate", 0.0) + clock.now() - begun
 
     async def begin(self) -> None:
         """Take up the state that this device starts with: the one it kept, or that before round 1."""

@@ -2,11 +2,16 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from edge_client.model import scoring
 from edge_client.model.trainer import ModelState, Trainer
 from edge_client.protocol.messages import Evaluation, Phase
 from edge_client.records import Records
+
+Instants = Literal["epoch", "phase", "round", "never"]
+"""When a device judges its model: after every local epoch and every model taken over, at the end of every local phase
+and after every model taken over, with the model that a round ends with, or never."""
 
 
 @dataclass(frozen=True)

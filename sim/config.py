@@ -121,9 +121,10 @@ class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """When devices are scored on the test set: after every local epoch, or once a round."""
+    """When devices are scored on the test set: after every local epoch, at the end of every local phase, or once a
+    round, with the model that it ends with. After an exchange of parameters the aggregate is judged, too."""
 
-    every: Literal["epoch", "round"] = "epoch"
+    every: Literal["epoch", "phase", "round"] = "epoch"
 
 
 class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

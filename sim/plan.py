@@ -200,8 +200,9 @@ def _training_s(study: Study, architecture: Model, shards: Mapping[str, int]) ->
 def _evaluation_s(study: Study, architecture: Model, records: int, participants: int) -> float:
     """Seconds of a round's evaluations of one device, each a pass forward over its records and the test set."""
     epochs = local_work(study)
-    times = sum(epochs) if study.evaluation.every == "epoch" else sum(1 for each in epochs if each)
-    times += study.method in PARAMETER_SHARING  # the aggregate
+    aggregates = study.method in PARAMETER_SHARING
+    phases = sum(1 for each in epochs if each)
+    times = {"epoch": sum(epochs) + aggregates, "phase": phases + aggregates, "round": 1}[study.evaluation.every]
     return _on_this_machine(architecture.flops / 3 * records * times, participants)
 
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from edge_client.clock import RealClock
 from edge_client.device import Device, live
 from edge_client.errors import in_words
+from edge_client.evaluation import Instants
 from edge_client.offload import into
 from edge_client.private_seeds import emulated
 from edge_client.protocol.messages import Telemetry
@@ -47,7 +47,7 @@ class DeviceSpec(msgspec.Struct, frozen=True):
     down_rate: float
     keepalive: int
     chunk_size: int
-    evaluate: Literal["epoch", "round", "never"]
+    evaluate: Instants
     flops_per_s: float | None
     seed: int
     study: str

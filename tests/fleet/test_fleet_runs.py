@@ -77,6 +77,23 @@ def test_tasks_in_either_time_end_as_processes_do(tmp_path: Path) -> None:
         assert application_bytes(folder) == application_bytes(processes)
 
 
+@pytest.mark.parametrize("method", ["gca", "fedavg"])
+def test_fewer_evaluations_are_some_of_the_many_and_change_no_model(tmp_path: Path, method: str) -> None:
+    """Of all epochs, the last of each phase, or of each round; the aggregate of parameters counts as a phase."""
+    found, states = {}, set()
+    epochs = {"training.recon_epochs": 3, "training.align_epochs": 2, "training.local_epochs": 3}
+    for every in ("epoch", "phase", "round"):
+        chosen = study(method=method, devices=3, **epochs, **{"evaluation.every": every})
+        run_study(chosen, tmp_path / every, Quiet())
+        found[every] = rows(tmp_path / every, EVALUATIONS)
+        states.add(rows(tmp_path / every, "SELECT state_sha256 FROM runs")[0])
+    assert len(states) == 1
+    phases, of_round = {("recon", 3), ("align", 2), ("global", 1)}, ("align", 2) if method == "gca" else ("global", 1)
+    assert found["phase"] == [row for row in found["epoch"] if row[2:4] in phases]
+    assert found["round"] == [row for row in found["epoch"] if row[2:4] == of_round]
+    assert len(found["round"]) == 6
+
+
 def test_a_virtual_study_repeats_whatever_the_threads_and_the_hash_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
