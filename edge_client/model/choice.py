@@ -11,6 +11,8 @@ from edge_client.model.compiled import CompiledTrainer
 from edge_client.model.convolutional import ConvolutionalArchitecture
 from edge_client.model.trainer import NumpyTrainer, Trainer
 
+NUMPY = "numpy"
+
 
 @dataclass(frozen=True)
 class Engine:
@@ -20,7 +22,7 @@ class Engine:
     why: str
 
     def __str__(self) -> str:
-        if self.name == "numpy":
+        if self.name == NUMPY:
             return f"numpy trainer, two to four times as slow as the compiled kernel; {self.why}"
         return f"compiled kernel, {self.name}; {self.why}"
 
@@ -32,11 +34,11 @@ def dense_engine() -> Engine:
     """
     available, forced = library.paths(), os.environ.get("GCA_KERNEL")
     if forced:
-        if forced not in (*available, "numpy"):
-            raise ConfigError(f"GCA_KERNEL: no {forced} here; use one of {', '.join((*available, 'numpy'))}")
+        if forced not in (*available, NUMPY):
+            raise ConfigError(f"GCA_KERNEL: no {forced} here; use one of {', '.join((*available, NUMPY))}")
         return Engine(forced, "GCA_KERNEL asks for it")
     if not available:
-        return Engine("numpy", f"kernel {library.load()}")
+        return Engine(NUMPY, f"kernel {library.load()}")
     return Engine(available[0], "the best this processor runs")
 
 
@@ -63,7 +65,7 @@ def trainer_for(hyper: Hyperparameters, input_dim: int) -> Trainer:
     architecture = architecture_for(hyper, input_dim)
     if isinstance(architecture, Architecture):
         engine = dense_engine()
-        return NumpyTrainer(architecture) if engine.name == "numpy" else CompiledTrainer(architecture, engine.name)
+        return NumpyTrainer(architecture) if engine.name == NUMPY else CompiledTrainer(architecture, engine.name)
     try:
         from edge_client.model.convolutional_trainer import ConvolutionalTrainer  # torch: only where images are learned
     except ModuleNotFoundError as error:

@@ -14,6 +14,7 @@ from typing import Protocol
 from broker_server.records import Amendment, Closing, RoundRecord
 from broker_server.start import Start, save_start
 from broker_server.store import StudyStore
+from edge_client.model.choice import NUMPY, Engine
 from edge_client.protocol.messages import Telemetry
 from sim.links.proxy import DirectionCounters, LinkCounters
 
@@ -97,6 +98,12 @@ class Journal:
     def note(self, text: str) -> None:
         self._store.note(self._run, max(self._records, default=0), None, "note", text)
         self._display.note(text)
+
+    def trained_by(self, engine: Engine) -> None:
+        """Write down what trains: two engines agree, but not to the last bit. A person hears of the slow one."""
+        self._store.note(self._run, max(self._records, default=0), None, "note", f"training: {engine}")
+        if engine.name == NUMPY:
+            self._display.note(f"training: {engine}")
 
     # ---- the links ----------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from broker_server.results import RunRow
 from broker_server.store import StudyStore
 from edge_client.atomic import write_atomically
 from edge_client.errors import GcaError, in_words
+from edge_client.model.choice import dense_engine
 from edge_client.seeds import digest
 from edge_client.stopping import until_told_to_stop
 from edge_client.transport.mqtt import Endpoint
@@ -132,6 +133,8 @@ def _carry_out(study: Study, plan: RunPlan, directory: Path, workload: Workload,
                journal: Journal, around: Around, waited: float = 0.0) -> None:  # fmt: skip
     """Run all rounds that are left. A person has `waited` seconds already, in earlier lives of the run."""
     journal.reported = Retention(directory, device_names(study)).reported
+    if study.compute != "synthetic" and plan.hyper.model == "dense":
+        journal.trained_by(dense_engine())
     federation = Federation(study, plan, workload.shards, workload.test, directory, around.broker, around.order)
     began = time.monotonic() - waited
     finished = Finished(Outcome(False, 0, 0.0, "interrupted"), None)

@@ -219,3 +219,20 @@ def replace_isolation(chosen: Study) -> Study:
     import msgspec
 
     return msgspec.structs.replace(chosen, clock="real", isolation="process")
+
+
+def test_a_study_says_what_trained_and_a_person_hears_of_the_slow_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    class Heard(Quiet):
+        def note(self, text: str) -> None:
+            told.append(text)
+
+    monkeypatch.setenv("GCA_KERNEL", "numpy")
+    run_study(study(rounds=1, devices=2, method="single"), tmp_path / "slow", Heard())
+    noted = rows(tmp_path / "slow", "SELECT detail FROM events WHERE detail LIKE 'training: %'")
+    assert noted == [(told[0],)] and told[0].startswith("training: numpy trainer")
+    run_study(study(rounds=1, devices=2, compute="synthetic"), tmp_path / "none", Heard())
+    assert not rows(tmp_path / "none", "SELECT detail FROM events WHERE detail LIKE 'training: %'")
