@@ -33,7 +33,7 @@ from broker_server.methods.base import Aggregate as Aggregated
 from broker_server.methods.base import ServerMethod, Upload
 from broker_server.muster import Muster
 from broker_server.plan import RunPlan
-from broker_server.records import Closing, Outcome, RoundRecord
+from broker_server.records import ENDS_EARLY, Closing, Outcome, RoundRecord
 from broker_server.reports import Reports
 from broker_server.round_limit import RoundLimit
 from broker_server.start import Start
@@ -379,7 +379,7 @@ class Coordinator:
     def _end(self, completed: bool, reason: str, now: float) -> list[Action]:
         self.outcome, self._deserted_s = Outcome(completed, self._completed, now, reason), None
         told: list[Action] = [self._state(), Finish(self.outcome)]
-        return told if completed else [*told, Note(f"the run ends early: {reason}")]
+        return told if completed else [*told, Note(f"{ENDS_EARLY}{reason}")]
 
     def _foreign(self, device: str, size: int) -> list[Action]:
         """Count a message, with its bytes, that does not concern this run or a round of it."""

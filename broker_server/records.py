@@ -5,6 +5,9 @@ from typing import Any
 
 from edge_client.protocol.messages import Tally
 
+ENDS_EARLY = "the run ends early: "
+"""How the server's note on a run that fails begins; the reason follows."""
+
 
 @dataclass(frozen=True)
 class RoundRecord:

@@ -198,7 +198,10 @@ def _run(arguments: argparse.Namespace) -> None:
             np.savez(arguments.model, parameters=state.parameters)
         assert session.end is not None
         if session.end.reason != COMPLETED:
-            raise GcaError(f"run {arguments.run} ended early, in round {session.end.round}: {session.end.reason}")
+            raise GcaError(
+                f"run {arguments.run} ended early, in round {session.end.round}: {session.end.reason}; when the server "
+                "has begun it anew, start this device again"
+            )
         print(f"run {arguments.run} completed after round {session.end.round}")
 
     asyncio.run(until_told_to_stop(take_part()))

@@ -27,6 +27,8 @@ MINIMUM_RECORDS = 10
 """Fewer normal records than this are nothing to train on."""
 HELD_OUT = 5
 """One of so many normal records is held out."""
+SHOWN = 12
+"""Names of columns in a message."""
 _ROWS_AT_ONCE = 4096
 Matrix = NDArray[np.float64]
 
@@ -190,18 +192,30 @@ def _same(value: str, normal: str) -> bool:
 
 
 def _own_scaler(path: Path, names: Sequence[str], train: Matrix) -> Scaler:
-    for name, lowest, highest in zip(names, train.min(axis=0), train.max(axis=0), strict=True):
-        if lowest == highest:
-            raise ConfigError(
-                f"{path}: column {name[:80]!r} is {lowest:g} in all {len(train)} training records and teaches nothing; "
-                f"leave it out with --drop {name[:80]!r}, or give a --scaler from records in which it varies"
-            )
+    constant = [place for place in range(len(names)) if train[:, place].min() == train[:, place].max()]
+    if constant:
+        raise ConfigError(f"{path}: {_nothing_varies([names[at] for at in constant], train[0, constant], train)}")
     with np.errstate(over="ignore", invalid="ignore"):  # told below
         mean, deviation = train.mean(axis=0), train.std(axis=0)
     for name, one, other in zip(names, mean, deviation, strict=True):
         if not (np.isfinite(one) and 0 < other < np.inf):
             raise ConfigError(f"{path}: the values of column {name[:80]!r} are beyond what can be standardised")
     return Scaler(tuple(names), tuple(mean.tolist()), tuple(deviation.tolist()))
+
+
+def _nothing_varies(names: Sequence[str], values: Matrix, train: Matrix) -> str:
+    """Say which columns teach nothing, and the mend."""
+    records, width = train.shape
+    if len(names) == width and width > 1:
+        return f"none of the {width} columns varies in the {records} training records: there is nothing to learn"
+    held = ", ".join(f"{name[:40]!r} is {value:g}" for name, value in zip(names[:SHOWN], values, strict=False))
+    more = f" and {len(names) - SHOWN} more are constant" if len(names) > SHOWN else ""
+    drop = " ".join(f"--drop {name[:80]!r}" for name in names[:SHOWN]) + (" ..." if more else "")
+    what, they = ("column", "it varies") if len(names) == 1 else ("columns", "they vary")
+    return (
+        f"{what} {held}{more} in all {records} training records and so teach{'es' * (len(names) == 1)} nothing; leave "
+        f"out with {drop}, or give a --scaler from records in which {they}"
+    )
 
 
 def _standardised(path: Path, records: Matrix, scaler: Scaler) -> Floats:
@@ -214,5 +228,5 @@ def _standardised(path: Path, records: Matrix, scaler: Scaler) -> Floats:
 
 
 def _shown(names: Sequence[str]) -> str:
-    listed = ", ".join(repr(name[:40]) for name in names[:12])
-    return listed if len(names) <= 12 else f"{listed} and {len(names) - 12} more"
+    listed = ", ".join(repr(name[:40]) for name in names[:SHOWN])
+    return listed if len(names) <= SHOWN else f"{listed} and {len(names) - SHOWN} more"

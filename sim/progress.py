@@ -1,12 +1,13 @@
 """What a person sees while a study runs: a live display on a terminal, one plain line per round in a pipe."""
 
+import sys
 from typing import TextIO
 
 from rich.console import Console, Group
 from rich.live import Live as Screen
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from broker_server.records import RoundRecord
+from broker_server.records import ENDS_EARLY, RoundRecord
 from edge_client.protocol.messages import Telemetry
 from sim.emulation.journal import Display
 from sim.fleet_table import FleetTable
@@ -20,7 +21,7 @@ SPEED_OVER_S = 3600.0
 def progress(stream: TextIO, rounds: int, *, quiet: bool = False) -> Display:
     """Return the display that fits the stream."""
     if quiet:
-        return Quiet()
+        return Failures()
     console = _Console(file=stream)
     return Live(console, rounds) if console.is_terminal else Lines(console, rounds)
 
@@ -47,6 +48,15 @@ class Quiet:
     def round_done(self, record: RoundRecord, accuracy: float) -> None: ...
 
     def close(self) -> None: ...
+
+
+class Failures(Quiet):
+    """Shows at once, on the standard error, that a run fails: until it has ended, and says so itself, its devices may
+    need a while."""
+
+    def note(self, text: str) -> None:
+        if text.startswith(ENDS_EARLY) and text != f"{ENDS_EARLY}interrupted":
+            print(printable(text), file=sys.stderr, flush=True)
 
 
 class Lines(Quiet):

@@ -14,9 +14,13 @@ from broker_server.store import StudyStore
 from edge_client.model.choice import architecture_for
 from edge_client.protocol.codec import FP32
 from sim.config import Study
+from sim.devices import several
+from sim.narrow import show
 from sim.units import bytes_text, duration_text
 from sim.words import printable
 
+FALLEN = 0.05
+"""Accuracy lost since the peak that is worth a warning; less may be the noise of small test sets."""
 RECENT = 12
 """Rounds shown in the table of accuracies; a long run shows its first, its last and its peak."""
 REMARKS = 5
@@ -61,13 +65,13 @@ def show_summary(directory: Path, study: Study, input_dim: int, console: Console
         fates: dict[str, int] = dict(
             store.rows("SELECT fate, count(*) FROM participants WHERE run = ? GROUP BY fate", run.run)
         )
-        console.print(_accuracies(points, best, _table(console, "Mean over devices")))
+        show(_accuracies(points, best, _table(console, "Mean over devices")), console)
         _say(console, remarks_on(points, best, run))
         uploads = study.devices * run.rounds if study.is_local else sum(fates.values())
-        console.print(_costs(store, run, study, input_dim, uploads, console))
+        show(_costs(store, run, study, input_dim, uploads, console), console)
         _say(console, [*agreement(store, run.run), *irregularities(store, run.run, fates)])
         _say(console, [f"time on the clock {duration_text(run.seconds_clock or 0)}, in all "
-                       f"{duration_text(run.seconds_wall or 0)}"])  # fmt: skip
+                       f"{duration_text(run.seconds_wall or 0)}", *_stood_still(study)])  # fmt: skip
     console.print(f"study: {directory}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -93,7 +97,7 @@ def _table(console: Console, title: str) -> Table:
 def _accuracies(points: list[Point], best: Point | None, table: Table) -> Table:
     """The end of every round and, wherever it fell, the peak."""
     for name in ("round", "after", "devices", "accuracy", "AUROC", "avg. precision", ""):
-        table.add_column(name, justify="left" if name in ("after", "") else "right")
+        table.add_column(name, justify="left" if name in ("after", "") else "right", no_wrap=True)
     ends = results.by_round(points)
     wanted = set(ends if len(ends) <= RECENT else [*ends[: RECENT // 2], *ends[-RECENT // 2 :]])
     for point in points:
@@ -128,9 +132,33 @@ def remarks_on(points: list[Point], best: Point | None, run: RunRow) -> list[str
             f"final accuracy {_share(last.accuracy)}, mean over {last.devices} of {run.devices} devices "
             f"after round {last.round}"
         )
+        remarks += _fallen(points, best)
     if not run.completed:
         remarks.append(f"the run did not complete: {run.reason or 'its program was stopped'}")
     return remarks
+
+
+def _fallen(points: list[Point], best: Point) -> list[str]:
+    """Warn of an accuracy that fell after its peak and stayed low, and say from where on."""
+    peak, last = best.accuracy or 0.0, points[-1].accuracy
+    if last is None or peak - last < FALLEN:
+        return []
+    since = points[-1].round
+    for point in reversed(results.by_round(points)):
+        if point.accuracy is None or peak - point.accuracy < FALLEN:
+            break
+        since = point.round
+    return [
+        f"warning: the final accuracy is {100 * (peak - last):.1f} points below the peak of round {best.round}; from "
+        f"the end of round {since} on it stayed at least {100 * FALLEN:g} below: more rounds made it worse"
+    ]
+
+
+def _stood_still(study: Study) -> list[str]:
+    """Say that the run's clock knows nothing of links that limit nothing."""
+    if study.clock == "real" or study.is_local or set(several(study.link)) != {"none"}:
+        return []
+    return ['link "none" limits nothing: on the virtual clock exchanges took no time, only training did; give a --link']
 
 
 def _costs(store: StudyStore, run: RunRow, study: Study, input_dim: int, uploads: int, console: Console) -> Table:
@@ -144,9 +172,9 @@ def _costs(store: StudyStore, run: RunRow, study: Study, input_dim: int, uploads
     exchanged = Bytes(FP32 * parameters * uploads, FP32 * parameters * study.devices * rounds)
     payload = results.application_bytes(store, run.run, "payload_bytes")
     table = _table(console, "Bytes over all devices and rounds (1 kB = 1000 B)")
-    table.add_column("")
+    table.add_column("", min_width=len("payload: tensors alone"))
     for name in ("up", "down", "both"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for name, row in (
         ("payload: tensors alone", payload),
         ("message: msgpack bodies", results.application_bytes(store, run.run, "message_bytes")),

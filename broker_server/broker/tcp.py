@@ -19,7 +19,7 @@ from broker_server.broker.counters import Counters
 from broker_server.broker.effects import Close, Effect, Pause, Resume, Send, Warn
 from broker_server.broker.encode import encode_parts
 from broker_server.broker.limits import Limits
-from broker_server.broker.packets import ConnAck, MalformedPacket, Packet, PacketTooLarge
+from broker_server.broker.packets import ConnAck, Connect, MalformedPacket, Packet, PacketTooLarge
 from broker_server.broker.parse import PacketParser
 from broker_server.broker.tls import common_name
 from edge_client.clock import Clock, RealClock
@@ -34,6 +34,8 @@ _SEND_BUFFER = 256 * 1024  # kernel memory for each connection; the default grow
 _CONNECT_LIMIT = 400_000  # bytes of a CONNECT with all five fields at their maximum, before anybody is known
 _TICK = 0.5  # seconds
 _LINGER = 5.0  # seconds for the last bytes of a closed connection
+_REFUSALS = 60.0  # seconds between two lines about one refused client, which comes back and back
+_REFUSED_NAMES = 1000  # names remembered for that; whoever invents more of them is told of more often
 _SIOCOUTQ = 0x5411  # Linux: bytes in the send queue that the peer has not acknowledged
 
 
@@ -62,6 +64,7 @@ class TcpBroker:
         self._ids = count(1)
         self._server: asyncio.Server | None = None
         self._ticking: asyncio.Task[None] | None = None
+        self._refused: dict[str, float] = {}
 
     async def start(self, host: str = "127.0.0.1", port: int = 0, *, ssl: tls.SSLContext | None = None) -> int:
         """Listen and return the port, which the system chooses if `port` is 0.
@@ -127,6 +130,8 @@ class TcpBroker:
         try:
             self.core.bytes_seen(peer.id, len(data), now)
             for packet in peer.parser.feed(data):
+                if isinstance(packet, Connect):
+                    peer.client_id = packet.client_id
                 self._obey(self.core.received(peer.id, packet, now))
                 if peer.id not in self._peers:
                     break
@@ -164,12 +169,25 @@ class TcpBroker:
                     self._unflushed[peer] = None
                 case Close():
                     _log.info("connection %s closed: %s", peer.name, effect.reason)
+                    if effect.reason.startswith("refused"):
+                        self._tell_refusal(peer, effect.reason)
                     del self._peers[peer.id]
                     peer.finish()
                 case Pause():
                     peer.transport.pause_reading()
                 case Resume():
                     peer.transport.resume_reading()
+
+    def _tell_refusal(self, peer: "_Peer", reason: str) -> None:
+        """Tell the operator who was not let in, and why; each client once a minute."""
+        now, key = self.now(), f"{peer.client_id} {reason}"
+        if now - self._refused.get(key, -_REFUSALS) < _REFUSALS:
+            return
+        if len(self._refused) >= _REFUSED_NAMES:
+            self._refused.clear()
+        self._refused[key] = now
+        certified = "" if peer.certified is None else f", certified as {peer.certified[:64]!r}"
+        _log.warning("client %r%s, connection %s: %s", peer.client_id[:64], certified, peer.name, reason)
 
     def _settle(self) -> None:
         """Write what was enqueued, once for each peer, and tell the core what has left, which may free more."""
@@ -213,6 +231,7 @@ class _Peer(asyncio.Protocol):
         self.id = number
         self.name = f"#{number}"
         self.certified: str | None = None
+        self.client_id = ""
         self.parser = PacketParser(min(_CONNECT_LIMIT, broker.limits.max_packet_size))
         self._broker = broker
         self._large: deque[memoryview] = deque()

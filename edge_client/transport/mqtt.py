@@ -101,7 +101,11 @@ class MqttTransport:
         granted = await self._alive(self._client.subscribe(asked, timeout=math.inf))
         for one, code in zip(filters, granted, strict=True):
             if int(str(getattr(code, "value", code))) >= 0x80:
-                raise EnvironmentFault(f"the broker at {self._name} refuses the subscription to {one}; check its ACL")
+                raise EnvironmentFault(
+                    f"the broker at {self._name} refuses the subscription to {one}; a client reaches the topics of its "
+                    "own name only: is the name in its certificate, or its user name, that of this device (--id), and "
+                    "the server's `server`? Else check the broker's access rules"
+                )
 
     async def unsubscribe(self, *filters: str) -> None:
         await self._alive(self._client.unsubscribe(list(filters), timeout=math.inf))

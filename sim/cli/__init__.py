@@ -1,4 +1,4 @@
-"""The `gca` command. `gca device` needs nothing but floor 1; every other command is one of `app.py`."""
+"""The `gca` command. `gca device` and `gca doctor` need nothing but floor 1; every other command is one of `app.py`."""
 
 import os
 import sys
@@ -19,9 +19,23 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "click", "rich"):
             raise
+        if words[:1] == ["doctor"]:
+            raise SystemExit(_doctor(words[1:])) from None
         print(f"error: {needs(words, error.name)}", file=sys.stderr)
         raise SystemExit(3) from None
     raise SystemExit(run(words))
+
+
+def _doctor(words: list[str]) -> int:
+    """Examine a machine that has only what a device needs, or less."""
+    from edge_client.errors import GcaError
+    from sim.cli.doctor import main
+
+    try:
+        return main(words)
+    except GcaError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
 
 
 def needs(words: list[str], package: str) -> str:

@@ -6,7 +6,7 @@ import traceback
 from asyncio import CancelledError
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -15,7 +15,7 @@ from sim.cli import needs
 from sim.cli.attack import attack
 from sim.cli.broker import broker
 from sim.cli.certs import certs
-from sim.cli.doctor import doctor
+from sim.cli.export import export
 from sim.cli.plan import plan
 from sim.cli.report import report
 from sim.cli.reproduce import reproduce
@@ -38,14 +38,30 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+AS_THEY_ARE: dict[str, Any] = {
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True}, "add_help_option": False,
+}  # fmt: skip
+"""For commands that read their words themselves, because they must do without Typer."""
+
 app.command(epilog=EXAMPLES)(simulate)
 for command in (
-    plan, report, compare, sweep, reproduce, attack, server, broker, certs, datasets, links, hardware, doctor
+    plan, report, export, compare, sweep, reproduce, attack, server, broker, certs, datasets, links, hardware
 ):  # fmt: skip
     app.command()(command)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+@app.command(**AS_THEY_ARE)
+def doctor(context: typer.Context) -> None:
+    """Check this machine, and a broker if one is named.
+
+    Example: gca doctor --broker mqtt://192.168.1.10
+    """
+    from sim.cli.doctor import main
+
+    raise typer.Exit(main(context.args))
+
+
+@app.command(**AS_THEY_ARE)
 def device(context: typer.Context) -> None:
     """Take part in a federation as one device.
 
@@ -88,6 +104,8 @@ def run(words: Sequence[str]) -> int:
         )
     except (typer.Abort, KeyboardInterrupt, CancelledError) as end:  # cancelled: SIGTERM, the same as Ctrl-C
         return _interrupted(*map(str, end.args))
+    except SystemExit as end:  # of a command that reads its words itself: --help
+        return int(end.code or 0)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1  # as click answers it

@@ -1,52 +1,78 @@
-"""`gca doctor`: is this machine, and this broker, fit?"""
+"""`gca doctor`: is this machine, and this broker, fit?
 
+Like `gca device` it needs nothing but the standard library to begin with: what is missing is what it is asked for.
+"""
+
+import argparse
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, NoReturn
 
-import typer
+from edge_client.errors import ConfigError
 
 if TYPE_CHECKING:
     from sim.doctor import Finding
 
+EXAMPLE = """examples:
+  gca doctor
+  gca doctor --broker mqtt://192.168.1.10
+  GCA_PASSWORD=... gca doctor --broker mqtts://broker.local --ca-file certs/ca.crt --username pi-1
 
-def doctor(
-    broker: Annotated[str | None, typer.Option(help="also probe this broker: mqtt://HOST:PORT")] = None,
-    username: Annotated[str | None, typer.Option(help="user name at the broker; the password is GCA_PASSWORD")] = None,
-    ca_file: Annotated[str | None, typer.Option(help="PEM file of the CA that signed the broker's certificate")] = None,
-    cert: Annotated[str | None, typer.Option(help="PEM file of a certificate for brokers that ask who we are")] = None,
-    key: Annotated[str | None, typer.Option(help="PEM file of its key")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="folder with the datasets' files")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
-) -> None:
-    """Check this machine, and a broker if one is named.
+Exit code 3 if something that is needed is missing. A broker that knows its users is asked under a device's name.
+"""
 
-    Exit code 3 if something that is needed is missing.
 
-    Example: gca doctor --broker mqtt://192.168.1.10
-    """
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see {self.prog} --help")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command's arguments."""
+    command = _Parser(
+        prog="gca doctor", description="Check this machine, and a broker if one is named.", epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add = command.add_argument
+    add("--broker", metavar="URL", help="also probe this broker: mqtt://HOST:PORT or mqtts://HOST:PORT")
+    add("--username", help="user name at the broker; the password is GCA_PASSWORD")
+    add("--ca-file", metavar="FILE", help="PEM file of the CA that signed the broker's certificate")
+    add("--cert", metavar="FILE", help="PEM file of a certificate for brokers that ask who we are")
+    add("--key", metavar="FILE", help="PEM file of its key")
+    add("--data-dir", type=Path, metavar="FOLDER", help="folder with the datasets' files")
+    add("--json", action="store_true", help="print JSON")
+    return command
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print one line for each check; return 0, or 3 if something that is needed is missing."""
     from sim.doctor import Finding, examine_machine
 
-    findings = examine_machine(data_dir)
-    if broker is not None and any(one.what in ("aiomqtt", "paho-mqtt") and one.state != "ok" for one in findings):
-        findings.append(Finding("broker", "missing", "not looked at without the packages above"))
-    elif broker is not None:
-        findings += _examine(broker, username, {"ca_file": ca_file, "cert_file": cert, "key_file": key})
-    if json_:
+    arguments = parser().parse_args(argv)
+    findings = examine_machine(arguments.data_dir)
+    if arguments.broker is not None:
+        if any(one.what in ("aiomqtt", "paho-mqtt") and one.state != "ok" for one in findings):
+            findings.append(Finding("broker", "missing", "not looked at without the packages above"))
+        else:
+            findings += _examine(arguments)
+    if arguments.json:
         print(json.dumps([vars(finding) for finding in findings]))
     else:
         for finding in findings:
             print(f"{finding.state:<8} {finding.what:<17} {finding.detail}")
-    if any(finding.state == "missing" for finding in findings):
-        raise typer.Exit(3)
+    return 3 if any(finding.state == "missing" for finding in findings) else 0
 
 
-def _examine(broker: str, username: str | None, files: dict[str, str | None]) -> "list[Finding]":
+def _examine(arguments: argparse.Namespace) -> list["Finding"]:
     import asyncio
 
     from edge_client.transport.mqtt import endpoint
     from sim.doctor import examine_broker
 
-    where = endpoint(broker, username=username, password=os.environ.get("GCA_PASSWORD"), **files)
+    where = endpoint(
+        arguments.broker, username=arguments.username, password=os.environ.get("GCA_PASSWORD"),
+        ca_file=arguments.ca_file, cert_file=arguments.cert, key_file=arguments.key,
+    )  # fmt: skip
     return asyncio.run(examine_broker(where))

@@ -15,9 +15,12 @@ def report(
     csv: Annotated[bool, typer.Option("--csv", help="also write the numbers beside it")] = False,
     png: Annotated[bool, typer.Option("--png", help="also write each figure beside it")] = False,
 ) -> None:
-    """Put studies into one HTML page: accuracy against bytes, seconds and rounds, and where they went.
+    """Put studies into one HTML page with plots.
 
-    The page needs no network. Example: gca report studies/one studies/two --output comparison.html --csv
+    Accuracy against bytes, seconds, joules and rounds, where they went, and how each study was made. The page needs no
+    network.
+
+    Example: gca report studies/one studies/two --output comparison.html --csv
     """
     from sim.report.build import build_report
 

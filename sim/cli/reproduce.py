@@ -22,7 +22,9 @@ def reproduce(
     jobs: Annotated[int | None, typer.Option(help="studies at a time (default: one per core)")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="folder with the datasets' files")] = None,
 ) -> None:
-    """Run what is missing of the paper's tables and print published, ours, the difference and a verdict.
+    """Set the paper's tables beside ours.
+
+    Runs what is missing and prints published, ours, the difference and a verdict.
 
     Examples:
 

@@ -16,7 +16,7 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 def datasets(
     data_dir: Annotated[Path | None, typer.Option(help="folder with the datasets' files")] = None, json_: Json = False
 ) -> None:
-    """List the datasets, and where their files are on this machine.
+    """List the datasets, and where their files are.
 
     Example: gca datasets --data-dir ~/data
     """
@@ -78,7 +78,7 @@ def hardware(
     board: Annotated[str, typer.Option("--name", help="what to call this machine once it is measured")] = "here",
     json_: Json = False,
 ) -> None:
-    """List the boards, or one with the source of each figure; or measure this machine.
+    """List the boards, or measure this machine as one.
 
     Examples:
 
@@ -152,12 +152,14 @@ def _table(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from sim.narrow import show
+
     table = Table(*rows[0].keys(), box=None)
     table.columns[0].no_wrap = True
     table.columns[0].overflow = "fold"
     for row in rows:
         table.add_row(*(", ".join(map(str, v)) if isinstance(v, list) else str(v) for v in row.values()))
-    Console().print(table)
+    show(table, Console())
 
 
 def _detail(value: Any, units: dict[str, str]) -> None:

@@ -55,7 +55,10 @@ def simulate(
     start_order: Annotated[str, typer.Option(hidden=True, help="named or reversed: no result depends on it")] = "named",
     quiet: Annotated[bool, typer.Option(help="print only the summary")] = False,
 ) -> None:
-    """Spawn N emulated devices behind shaped links, run the rounds, and say exactly what it cost."""
+    """Run a study on emulated devices behind shaped links.
+
+    Prints accuracy per round and exactly what it cost; the study's folder holds everything else.
+    """
     from sim.config import load_study, parse_override
     from sim.studies import read_study
     from sim.words import one_or_several

@@ -56,7 +56,9 @@ def compare(
     jobs: Jobs = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Compare methods on the same partition, devices and links: what does each cost to reach an accuracy?
+    """Compare what methods cost to reach an accuracy.
+
+    All run on the same partition, devices and links.
 
     Examples:
 

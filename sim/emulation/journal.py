@@ -43,6 +43,7 @@ class Journal:
     def __init__(self, store: StudyStore, run: int, display: Display) -> None:
         self._store, self._run, self._display = store, run, display
         self._records: dict[int, RoundRecord] = {}
+        self._heard: dict[int, set[str]] = defaultdict(set)
         self._accuracy: dict[int, dict[str, float]] = defaultdict(dict)
         self._links: dict[str, LinkCounters] = {}
         self._under_way = False
@@ -68,6 +69,7 @@ class Journal:
 
     def record(self, record: RoundRecord) -> None:
         self._store.record_round(self._run, record)
+        self._show_earlier(record.round)
         self._records[record.round] = record
         self._show(record.round)
 
@@ -85,9 +87,10 @@ class Journal:
         self.read_links(telemetry.round, telemetry.device)
         self.reported(telemetry.device, telemetry.round)
         self._display.heard(telemetry)
+        self._heard[telemetry.round].add(telemetry.device)
         if telemetry.evaluations:
             self._accuracy[telemetry.round][telemetry.device] = telemetry.evaluations[-1].accuracy
-            self._show(telemetry.round)
+        self._show(telemetry.round)
 
     def checkpoint(self, reached: Start) -> None:
         save_start(self._store.path.parent, reached)
@@ -122,16 +125,22 @@ class Journal:
             self._links[device] = now
 
     def close(self) -> None:
-        """Show the rounds whose telemetry never became complete."""
-        for round in sorted(self._records):
-            self._show(round, complete=False)
+        """Show the rounds that some device never told of."""
+        self._show_earlier(None)
         self._display.close()
+
+    def _show_earlier(self, than: int | None) -> None:
+        """Show what is left of the rounds before this one, or of all: what a device has not told by then is not
+        waited for, so that rounds are shown in order."""
+        for round in sorted(self._records):
+            if than is None or round < than:
+                self._show(round, complete=False)
 
     def _show(self, round: int, complete: bool = True) -> None:
         """Show a round once the server and all its accepted devices have told their side."""
-        record, heard = self._records.get(round), self._accuracy[round]
-        if record is None or (complete and not set(record.accepted) <= set(heard)):
+        record, judged = self._records.get(round), self._accuracy[round]
+        if record is None or (complete and not set(record.accepted) <= self._heard[round]):
             return
-        values = [heard[device] for device in sorted(heard)]
+        values = [judged[device] for device in sorted(judged)]
         self._display.round_done(record, sum(values) / len(values) if values else float("nan"))
-        del self._records[round]
+        del self._records[round], self._accuracy[round], self._heard[round]

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from broker_server import results
 from broker_server.store import StudyStore
+from sim import narrow
 from sim.costs import Instant, first_to_reach, instants
 from sim.energy import Energy, powers
 from sim.grid.cells import Cell
@@ -68,7 +69,7 @@ def show(rows: Sequence[Row], targets: Sequence[float], console: Console) -> Non
             *_varied(one), _share(one.peak), _share(one.final), bytes_text(one.whole.payload_bytes), *_spent(one.whole),
             *((str(one.late), str(one.missing)) if trouble else ()),
         )  # fmt: skip
-    console.print(page)
+    narrow.show(page, console)
     for target in targets:
         page = _page(f"To {100 * target:g} % (mean over devices, first evaluation that reached it)", keys,
                      ("round", "after", "wire", "time", "energy"))  # fmt: skip
@@ -79,7 +80,7 @@ def show(rows: Sequence[Row], targets: Sequence[float], console: Console) -> Non
             else:
                 page.add_row(*_varied(one), str(at.point.round), f"{at.point.phase} {at.point.epoch}", *_spent(at))
         console.print()
-        console.print(page)
+        narrow.show(page, console)
     lacking = sorted({part for one in rows if one.whole and one.whole.energy for part in one.whole.energy.unknown})
     if lacking:
         console.print(f"energy marked >= lacks what nobody gave a figure for: {', '.join(lacking)}", highlight=False)

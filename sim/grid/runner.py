@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -105,12 +104,12 @@ def _begin() -> None:
 def _run_one(cell: Cell, place: Path, data_dir: Path | None) -> str | None:
     """Run one cell in this process; return why it failed, or None."""
     from sim.emulation.study import run_study
-    from sim.progress import progress
+    from sim.progress import Quiet
 
     unfinished = place.with_name(place.name + UNFINISHED)
     try:
         with _alone(unfinished):
-            run_study(cell.study, unfinished, progress(sys.stderr, cell.study.rounds, quiet=True), data_dir)
+            run_study(cell.study, unfinished, Quiet(), data_dir)
             shutil.rmtree(place, ignore_errors=True)
             unfinished.rename(place)
     except GcaError as error:

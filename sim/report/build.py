@@ -61,9 +61,9 @@ def build_report(directories: Sequence[Path], output: Path | None = None, *, csv
 
 
 def labels(studies: Sequence[ReportStudy]) -> list[str]:
-    """Return a distinct name for each study: method and link, and whatever else sets them apart."""
+    """Return a distinct name for each study: method and link, the dataset where they differ, and whatever else sets
+    them apart."""
     facts: list[Callable[[ReportStudy], str]] = [
-        lambda study: study.run.dataset,
         lambda study: f"{study.run.devices} devices",
         lambda study: f"seed {study.run.seed}",
         lambda study: ", ".join(study.boards),
@@ -71,6 +71,8 @@ def labels(studies: Sequence[ReportStudy]) -> list[str]:
         lambda study: str(study.directory),
     ]
     names = [f"{study.run.method} · {study.link_name}" for study in studies]
+    if len({study.run.dataset for study in studies}) > 1:  # accuracies on two datasets are not to be compared
+        names = [f"{name} · {study.run.dataset}" for name, study in zip(names, studies, strict=True)]
     for fact in facts:
         told = [fact(study) for study in studies]
         if len(set(names)) < len(names) and len(set(told)) > 1:

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from sim import narrow
 from sim.reproduction.published import EXTRACTION, TITLES
 from sim.reproduction.verdict import Compared, orders
 
@@ -41,7 +42,7 @@ def show(table: str, compared: Sequence[Compared], console: Console) -> None:
             "-" if one.difference is None else f"{one.difference:+.2f}", one.verdict,
             *((_mean(one, "at_round_end", "{:.2f}"), _mean(one, "final", "{:.2f}"), _where(one)) if judged else ()),
         )  # fmt: skip
-    console.print(page)
+    narrow.show(page, console)
     for cut in sorted({one.cut for one in compared if one.cut}):
         count = sum(one.cut == cut for one in compared)
         console.print(f"cut down: {cut} ({count} of {len(compared)} figures of ours)", markup=False, highlight=False)

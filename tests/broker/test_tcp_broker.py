@@ -184,6 +184,18 @@ async def test_stalled_reader_is_closed_and_a_slow_one_is_not() -> None:
         assert set(counters.connections) == {"slow", "w"}
 
 
+async def test_whoever_is_refused_is_told_of_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_broker("embedded", users={"pi-1": "right"}) as broker:
+        for name in ("pi-1", "pi-1", "pi-2"):
+            client = await open_socket(broker)
+            client.write(mqtt.Connect(client_id=name, user=name, password=b"wrong"))
+            assert (await client.expect(mqtt.ConnAck)).code == mqtt.ConnectCode.BAD_CREDENTIALS
+            client.writer.close()
+    first, second = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
+    assert first.startswith("client 'pi-1', connection #1 from ('127.0.0.1', ")
+    assert first.endswith(": refused bad_credentials") and second.startswith("client 'pi-2'")
+
+
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
     if shutil.which("openssl") is None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from end_to_end_tools import gca
@@ -50,6 +51,24 @@ def test_a_command_without_typer_names_the_mend() -> None:
 def test_a_device_needs_no_typer(words: tuple[str, ...]) -> None:
     done = gca(*words, preamble=LACKS.format(name="typer"))
     assert done.returncode == 0 and done.stdout.startswith("usage: gca device")
+
+
+def test_doctor_needs_nothing_but_the_standard_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names what is missing where almost everything is."""
+    for name in ("numpy", "msgspec", "msgpack", "aiomqtt", "torch"):
+        (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError('no {name}', name='{name}')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    lacking = "\n".join(LACKS.format(name=name) for name in ("typer", "rich"))
+    done = gca("doctor", "--broker", "mqtt://127.0.0.1", preamble=lacking)
+    lines = {line.split()[1]: line for line in done.stdout.splitlines()}
+    assert (done.returncode, done.stderr) == (3, "")
+    assert lines["python"].startswith("ok ") and lines["numpy"].startswith("missing  numpy ")
+    assert lines["numpy"].endswith("no numpy; pip install 'gca'") and lines["broker"].startswith("missing ")
+    helped = gca("doctor", "--help", preamble=lacking)
+    assert helped.returncode == 0 and "gca doctor --broker mqtt://" in helped.stdout
+    wrong = gca("doctor", "--brokre", "x", preamble=lacking)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr == "error: unrecognized arguments: --brokre x; see gca doctor --help\n"
 
 
 def test_a_package_that_a_command_lacks_is_named() -> None:

@@ -11,7 +11,9 @@ import pytest
 from brokers import MOSQUITTO, PATIENCE, open_broker, skip_without_mosquitto
 from end_to_end_tools import gca, wait_for
 
-COMMANDS = ("simulate", "plan", "server", "broker", "datasets", "links", "hardware", "doctor", "device")
+from sim.cli.app import app
+
+COMMANDS = tuple(str(command.name or command.callback.__name__) for command in app.registered_commands)
 HEAVY = ("torch", "numpy", "sklearn", "msgspec", "aiomqtt")
 
 
@@ -37,13 +39,18 @@ def test_help_comes_without_the_heavy_packages() -> None:
     assert done.returncode == 0
     assert done.stderr == "[]\n"
     assert all(f" {command} " in done.stdout for command in COMMANDS)
+    assert "..." not in done.stdout.partition("Commands:")[2]  # each summary fits its line
 
 
-@pytest.mark.parametrize("command", COMMANDS[:-1])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_help_shows_an_example(cli, command: str) -> None:
     said = cli(command, "--help")
     assert said.code == 0 and said.err == ""
     assert "example" in said.out.lower() and f"gca {command}" in said.out.lower().split("example", 1)[1]
+
+
+def test_no_command_is_forgotten() -> None:
+    assert {"simulate", "device", "doctor", "export", "certs", "report"} <= set(COMMANDS) and len(COMMANDS) == 16
 
 
 def test_the_help_of_a_device_shows_an_example_and_is_as_light() -> None:
@@ -78,6 +85,9 @@ def test_version_is_that_of_the_package() -> None:
         (["fly"], 2, ["fly", "--help"]),
         (["simulate", "--broker", "http://127.0.0.1"], 2, ["mqtt://"]),
         (["links", "fast"], 2, ["fast"]),
+        (["certs"], 2, ["gca certs broker.local", "--client pi-1"]),
+        (["export", "absent", "--to", "csv"], 2, ["--to", "tensorboard", "mlflow"]),
+        (["export", "absent", "--to", "mlflow"], 3, ["absent", "holds no study"]),
         (["hardware", "cray"], 2, ["cray"]),
         (["broker", "--tls-cert", "a.pem"], 2, ["--tls-cert and --tls-key"]),
         (["broker", "--tls-cert", "/absent/a.pem", "--tls-key", "/absent/b.pem"], 3, ["/absent/a.pem", "PEM"]),

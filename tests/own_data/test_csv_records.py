@@ -130,6 +130,18 @@ GOOD = "".join(f"{n},{n * n}\n" for n in range(12))
         ("a,b\n1_0,1\n" + GOOD, Columns(), "line 2: column 'a' holds '1_0'"),
         ("a,b\n1,2,3\n" + GOOD, Columns(), "line 2: 3 values under 2 names"),
         ("a,b\n" + "".join(f"{n},4\n" for n in range(12)), Columns(), "column 'b' is 4 in all 12 training records"),
+        (
+            "a,b,c,d\n" + "".join(f"{n},4,5,{n}\n" for n in range(12)),
+            Columns(),
+            "columns 'b' is 4, 'c' is 5 in all 12 training records and so teach nothing; leave out with --drop 'b' "
+            "--drop 'c', or give a --scaler",
+        ),
+        ("a,b\n" + "3,4\n" * 12, Columns(), "none of the 2 columns varies in the 12 training records"),
+        (
+            ",".join(f"c{n}" for n in range(21)) + "\n" + "".join(f"{n}{',4' * 20}\n" for n in range(12)),
+            Columns(),
+            "'c12' is 4 and 8 more are constant in all 12 training records",
+        ),
         ("a,b\n1,2\n3,5\n", Columns(), "2 normal records to train on, at least 10 are needed"),
         ("a,b\n", Columns(), "0 normal records"),
         ("a,b\n" + GOOD, Columns("b", "ok"), "no record has 'ok' in 'b', but '0', '1', '4', '9', '16'; give --normal"),

@@ -1,6 +1,7 @@
 """What a report computes of a study, against figures worked out by hand."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +111,13 @@ def test_labels_say_what_differs_and_nothing_else(tmp_path: Path) -> None:
     assert labels([read_study(one) for one in folders]) == ["gca · none", "fedavg · none"]
     folders.append(written(tmp_path / "c", link="none"))
     assert labels([read_study(one) for one in folders]) == ["gca · none · a", "fedavg · none · b", "gca · none · c"]
+
+
+def test_labels_of_two_datasets_name_them(tmp_path: Path) -> None:
+    one, other = (read_study(written(tmp_path / name, link="none", method=method)) for name, method in
+                  (("a", "gca"), ("b", "fedavg")))  # fmt: skip
+    other = replace(other, run=replace(other.run, dataset="magic"))
+    assert labels([one, other]) == ["gca · none · breast_cancer", "fedavg · none · magic"]
 
 
 @given(st.text(), st.text(), st.integers())

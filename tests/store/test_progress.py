@@ -8,10 +8,10 @@ from contextlib import suppress
 import pytest
 from rich.console import Console
 
-from broker_server.records import RoundRecord
+from broker_server.records import ENDS_EARLY, RoundRecord
 from edge_client.protocol.messages import Tally
 from sim.emulation.journal import Display
-from sim.progress import Lines, Live, Quiet, progress
+from sim.progress import Lines, Live, progress
 
 
 class Terminal(io.StringIO):
@@ -80,10 +80,16 @@ def test_a_reader_that_has_gone_ends_the_run_in_order() -> None:
 def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     stream = Terminal()
     display = progress(stream, 10, quiet=True)
-    assert type(display) is Quiet
     display.note("a note")
+    display.note(f"{ENDS_EARLY}interrupted")  # by the person, who knows
     a_run(display)
     assert stream.getvalue() == "" and capsys.readouterr() == ("", "")
+
+
+def test_quiet_tells_at_once_that_a_run_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    display = progress(Terminal(), 10, quiet=True)
+    display.note(f"{ENDS_EARLY}d1 failed:\x1b[2J no memory")
+    assert capsys.readouterr() == ("", "the run ends early: d1 failed:?[2J no memory\n")
 
 
 def on_a_terminal(show: Callable[[Display], None]) -> str:

@@ -99,6 +99,31 @@ def test_the_summary_says_what_must_not_be_hidden(tmp_path: Path) -> None:
     assert str(tmp_path) in text
 
 
+def test_an_accuracy_that_fell_is_a_warning_with_the_round(tmp_path: Path) -> None:
+    """0.875 in round 1, then 0.8125 and 0.5 at the ends of both rounds: 37.5 points lost, 5 from round 1 on."""
+    text = shown(written(tmp_path, [(1, "recon", 1, 0.875), (1, "align", 1, 0.8125), (2, "align", 1, 0.5)]))
+    assert (
+        "warning: the final accuracy is 37.5 points below the peak of round 1; from the end of round 1 on it stayed at "
+        "least 5 below: more rounds made it worse"
+    ) in text
+
+
+@pytest.mark.parametrize("last", [0.875, 0.828125])
+def test_an_accuracy_that_came_back_or_lost_little_is_none(tmp_path: Path, last: float) -> None:
+    curve = [(1, "recon", 1, 0.875), (1, "align", 1, 0.5), (2, "align", 1, last)]
+    assert "warning" not in shown(written(tmp_path, curve))
+
+
+@pytest.mark.parametrize(
+    ("clock", "link", "told"),
+    [("virtual", "none", True), ("virtual", ["none", "nbiot-field"], False), ("virtual", "nbiot-field", False),
+     ("real", "none", False)],
+)  # fmt: skip
+def test_a_clock_that_nothing_moved_is_told(tmp_path: Path, clock: str, link: object, told: bool) -> None:
+    study = load_study("demo", {"clock": clock, "link": link, "training.hidden": [3], "training.latent_dim": 2})
+    assert ('link "none" limits nothing' in shown(written(tmp_path, CURVE), study)) == told
+
+
 def test_a_peak_after_alignment_needs_no_remark(tmp_path: Path) -> None:
     assert "precedes" not in shown(written(tmp_path, [*CURVE, (2, "recon", 2, 1.0)]))
 
