@@ -63,7 +63,7 @@ class Power:
         A device that moved nothing has burnt no burst.
         """
         board, radio = self.board, self.radio
-        up, down = airtime(self.link, wire_up, self.link.up), airtime(self.link, wire_down, self.link.down)
+        up, down = airtime(wire_up, self.link.up), airtime(wire_down, self.link.down)
         bursts = BURSTS_PER_ROUND if wire_up or wire_down else 0
         waiting = sum(stages.get(stage, 0.0) for stage in WAITING)
         working = sum(seconds for stage, seconds in stages.items() if stage not in (*WAITING, ASIDE))
@@ -91,17 +91,17 @@ def _power(profile: LinkProfile, board: Hardware) -> Power:
     return Power(profile, board, radio(profile.radio) if profile.radio else None)
 
 
-def airtime(profile: LinkProfile, wire_bytes: int, rate: float | None) -> float | None:
+def airtime(wire_bytes: int, rate: float | None) -> float | None:
     """Return the seconds that the radio is on for so many bytes; None on a link without a rate."""
-    return None if rate is None else wire_bytes * 8 / rate * profile.duty_cycle
+    return None if rate is None else wire_bytes * 8 / rate
 
 
 def per_megabyte(profile: LinkProfile) -> tuple[float | None, float | None]:
     """Return (J/MB up, J/MB down) of a link's radio, tails apart; None where a figure is missing."""
     used = radio(profile.radio) if profile.radio else None
     return (
-        _product(used.transmit if used else None, airtime(profile, 1_000_000, profile.up)),
-        _product(used.receive if used else None, airtime(profile, 1_000_000, profile.down)),
+        _product(used.transmit if used else None, airtime(1_000_000, profile.up)),
+        _product(used.receive if used else None, airtime(1_000_000, profile.down)),
     )
 
 

@@ -21,7 +21,7 @@ def duration_text(seconds: float) -> str:
 
 LINK_UNITS = {
     "up": "bit/s", "down": "bit/s", "rtt": "s", "jitter": "s", "loss": "per segment", "mss": "bytes a segment",
-    "header": "bytes a segment", "duty_cycle": "of the time", "price": "EUR/MB",
+    "header": "bytes a segment", "duty_cycle": "of the time", "half_duplex": "", "price": "EUR/MB",
 }  # fmt: skip
 RADIO_UNITS = {"transmit": "W", "receive": "W", "idle": "W", "sleep": "W", "tail": "W", "tail_seconds": "s"}
 HARDWARE_UNITS = {

@@ -49,7 +49,7 @@ def links(
     Example: gca links nbiot-nb2-peak
     """
     from sim.energy import per_megabyte
-    from sim.links.profiles import link, profiles
+    from sim.links.profiles import downlink, link, profiles, uplink
 
     chosen = [link(name)] if name else list(profiles().values())
     if json_:
@@ -59,7 +59,8 @@ def links(
         _radio_detail(chosen[0].radio)
     else:
         _table([
-            {"name": one.name, "up kbit/s": _kilo(one.up), "down kbit/s": _kilo(one.down), "RTT s": f"{one.rtt:g}",
+            {"name": one.name, "up kbit/s": _kilo(uplink(one).sustained),
+             "down kbit/s": _kilo(downlink(one).sustained), "RTT s": f"{one.rtt:g}",
              **{f"J/MB {way}": _figure(joules) for way, joules in zip(("up", "down"), per_megabyte(one), strict=True)}}
             for one in chosen
         ])  # fmt: skip

@@ -2,11 +2,14 @@
 
 What TCP would do with the messages' bytes is kept: bytes that wait for the link are cut into full segments across
 message borders, a last part that is no full segment waits for its turn and takes along what has come meanwhile,
-and a message has arrived when the segment with its last byte has. So a 65 kB chunk costs two timers, not fifty.
+and a message has arrived when the segment with its last byte has. So a 65 kB chunk costs two timers, not fifty; on a
+half-duplex link, where the directions take turns by segments, it costs one for each.
 """
 
 import asyncio
 from collections import deque
+from functools import partial
+from math import inf
 from typing import Any, Protocol
 
 from sim.links.link import JitterKey, LinkSpec, LinkState, plan
@@ -39,6 +42,9 @@ class Wire:
 class Lane:
     """The shared link of all connections of a device, one direction. Its time is the loop's since `origin`."""
 
+    _other: "Lane | None" = None  # the other direction of a half-duplex link
+    _was_last = False  # this direction has sent last
+
     def __init__(self, spec: LinkSpec, key: JitterKey, loop: asyncio.AbstractEventLoop, origin: float) -> None:
         self.stream_bytes = 0
         self.wire_bytes = 0
@@ -50,8 +56,12 @@ class Lane:
         self._waiting = 0  # bytes of the backlog that have not started
         self._begun = 0  # bytes of its first message that have
         self._ready = 0.0  # since when there has been something to send
-        self._armed = False  # a timer will cut
+        self._armed: float | None = None  # when a timer will cut
         self._line: deque[tuple[Receiver, object, int]] = deque()  # on its way, in order
+
+    def take_turns(self, other: "Lane") -> None:
+        """Make this one and another the two directions of a half-duplex link."""
+        self._other, other._other = other, self
 
     @property
     def header(self) -> int:
@@ -79,7 +89,7 @@ class Lane:
             self._ready = now
         self._backlog.append((receiver, packet, size))
         self._waiting += size
-        if not self._armed:
+        if self._armed is None:
             self._cut(now)
 
     def drop(self, receiver: Receiver) -> None:
@@ -105,22 +115,33 @@ class Lane:
         receiver.deliver(packet, size)
 
     def _arm(self, moment: float) -> None:
-        """Cut again at this moment."""
-        self._armed = True
-        self._at(self._origin + moment, self._wake)
+        """Cut again at this moment, or earlier if that is arranged already."""
+        if self._armed is None or moment < self._armed:
+            self._armed = moment
+            self._at(self._origin + moment, partial(self._wake, moment))
 
-    def _wake(self) -> None:
-        self._armed = False
-        self._cut(self._loop.time() - self._origin)
+    def _wake(self, moment: float) -> None:
+        if moment == self._armed:
+            self._armed = None
+        self._cut(max(moment, self._loop.time() - self._origin))  # a difference may be rounded to less
 
     def _cut(self, now: float) -> None:
         """Send all that has started by `now`: full segments at once, as their bytes are certain, then the rest."""
+        other = self._other
         while self._waiting:
             if self._link.free > now:
                 self._arm(self._link.free)
                 return
+            if other is not None:
+                if self._was_last and other._waiting:
+                    self._was_last = False
+                    other._cut(now)  # which may take the link
+                if other._link.departed > now:
+                    self._arm(other._link.departed)
+                    return
             rest = self._waiting % self._mss
-            if not self._transmit(self._waiting - rest or rest, now):
+            whole = self._waiting - rest or rest
+            if not self._transmit(whole if other is None else min(whole, self._mss), now):
                 return
 
     def _transmit(self, nbytes: int, now: float) -> bool:
@@ -128,11 +149,12 @@ class Lane:
 
         If they cannot start by `now`, have it tried again when they can, and return False.
         """
-        backlog, mss, started = self._backlog, self._mss, False
+        backlog, mss, started, other = self._backlog, self._mss, False, self._other
+        busy = -inf if other is None else other._link.departed
         while nbytes:
             left = backlog[0][2] - self._begun
             piece = nbytes if nbytes <= mss else min(nbytes, -(-left // mss) * mss)  # up to a segment's end
-            link, sent = plan(self._link, piece, self._ready)
+            link, sent = plan(self._link, piece, self._ready, busy)
             if not started and sent.start > now:
                 self._arm(sent.start)  # an outage, or TCP's window
                 return False
@@ -148,4 +170,6 @@ class Lane:
                 self._begun -= message[2]
                 self._line.append(message)
                 self._at(arrival, self._arrive)
+        if other is not None:
+            self._was_last, other._was_last = True, False
         return True

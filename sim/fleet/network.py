@@ -38,13 +38,7 @@ class Network:
         self._loop = asyncio.get_running_loop()
         self._core, self._warn = Broker(limits=limits, roomy=True), warn
         origin = self._loop.time() - began_s
-        self._links = {
-            device: _Link(
-                Lane(uplink(profile), JitterKey(seed, "jitter-up", device), self._loop, origin),
-                Lane(downlink(profile), JitterKey(seed, "jitter-down", device), self._loop, origin),
-            )
-            for device, profile in links.items()
-        }
+        self._links = {device: _Link(device, profile, seed, self._loop, origin) for device, profile in links.items()}
         self._wire = Wire(self._loop)
         self._peers: dict[int, _Peer] = {}
         self._numbers = count(1)
@@ -204,8 +198,12 @@ class _Link:
 
     __slots__ = ("accepted", "down", "open", "up")
 
-    def __init__(self, up: Lane, down: Lane) -> None:
-        self.up, self.down = up, down
+    def __init__(self, device: str, profile: LinkProfile, seed: int, loop: asyncio.AbstractEventLoop,
+                 origin: float) -> None:  # fmt: skip
+        self.up = Lane(uplink(profile), JitterKey(seed, "jitter-up", device), loop, origin)
+        self.down = Lane(downlink(profile), JitterKey(seed, "jitter-down", device), loop, origin)
+        if profile.half_duplex:
+            self.up.take_turns(self.down)
         self.accepted = 0
         self.open: dict[_Peer, None] = {}  # a dict for its order
 

@@ -8,6 +8,7 @@ Propagation is a line of (arrival, segment) pairs beside the queue, so delay doe
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
@@ -18,7 +19,8 @@ from sim.links.link import JitterKey, LinkSpec, LinkState, next_start, plan
 TIMER = 1e-3
 """Seconds that the event loop's timers are good for: what is due within them travels as one write."""
 LEAD = 20e-3
-"""Seconds by which a full segment, whose bytes are certain, is cut ahead of its start; halves the wake-ups."""
+"""Seconds by which a full segment, whose bytes are certain, is cut ahead of its start; halves the wake-ups. Where
+directions take turns its turn is not certain."""
 RESOLUTION = 1e-6
 """Seconds by which arrivals may be rounded: less than any clock here can tell."""
 
@@ -68,6 +70,9 @@ class Flow:
 class Lane:
     """The shared link of all connections of a device, one direction. Times are seconds of `now`."""
 
+    _other: "Lane | None" = None  # the other direction of a half-duplex link
+    _was_last = False  # this direction has sent last
+
     def __init__(self, spec: LinkSpec, key: JitterKey, now: Callable[[], float]) -> None:
         self.stream_bytes = 0
         self.wire_bytes = 0
@@ -81,6 +86,10 @@ class Lane:
         per_second = 1e9 if spec.rate is None else spec.rate / 8
         self._quantum = spec.mss * max(1, min(45, int(per_second * TIMER / (spec.mss + spec.header))))
         self.bound = buffer_size(spec.rate)
+
+    def take_turns(self, other: "Lane") -> None:
+        """Make this one and another the two directions of a half-duplex link."""
+        self._other, other._other = other, self
 
     @property
     def header(self) -> int:
@@ -166,28 +175,43 @@ class Lane:
 
     def _send(self, now: float) -> None:
         """Cut every segment that has started by `now` and put it on the line."""
+        other = self._other
         while self._queue and self._cut_time() <= now:
-            flow = self._queue.popleft()
-            data = bytes(flow.backlog[: self._quantum])
-            del flow.backlog[: self._quantum]
-            self._link, sent = plan(self._link, len(data), self._ready)
-            self.stream_bytes += len(data)
-            self.wire_bytes += sent.wire_bytes
-            self._line.append((sent.arrive, flow, data))
-            if flow.backlog:
-                self._queue.append(flow)
+            if other is not None and self._was_last and other._queue and other._cut_time() <= now:
+                other._cut()
+                other._arm(now)
             else:
-                flow.waiting = False
-                if flow.ending is Ending.EOF:
-                    self._line_up_ending(flow, sent.depart)
-            if flow.paused and len(flow.backlog) <= self.bound // 2:
-                flow.paused = False
-                flow.source.resume()
+                self._cut()
+
+    def _cut(self) -> None:
+        """Cut the next segment and put it on the line."""
+        flow = self._queue.popleft()
+        data = bytes(flow.backlog[: self._quantum])
+        del flow.backlog[: self._quantum]
+        self._link, sent = plan(self._link, len(data), self._ready, self._busy())
+        self.stream_bytes += len(data)
+        self.wire_bytes += sent.wire_bytes
+        self._line.append((sent.arrive, flow, data))
+        if flow.backlog:
+            self._queue.append(flow)
+        else:
+            flow.waiting = False
+            if flow.ending is Ending.EOF:
+                self._line_up_ending(flow, sent.depart)
+        if flow.paused and len(flow.backlog) <= self.bound // 2:
+            flow.paused = False
+            flow.source.resume()
+        if self._other is not None:
+            self._was_last, self._other._was_last = True, False
+
+    def _busy(self) -> float:
+        """Return until when the other direction of a half-duplex link transmits."""
+        return -math.inf if self._other is None else self._other._link.departed
 
     def _cut_time(self) -> float:
         """Return when the next segment is cut: at its start, or a little before if it is full already."""
-        start = next_start(self._link, self._ready)
-        return start - LEAD if len(self._queue[0].backlog) >= self._quantum else start
+        start = next_start(self._link, self._ready, self._busy())
+        return start - LEAD if self._other is None and len(self._queue[0].backlog) >= self._quantum else start
 
     def _line_up_ending(self, flow: Flow, now: float) -> None:
         assert flow.ending is not None

@@ -12,7 +12,8 @@ The model, in the order in which a message meets it:
 3. TCP slow start (RFC 5681, initial window of RFC 6928): 10 segments, doubled with each round trip, back to 10 after
    an idle time of one retransmission timeout. It binds only where rate x round trip exceeds about 15 kB.
 4. Serialisation: every started segment of `mss` bytes carries `header` bytes more (20 B IP + 32 B TCP with
-   timestamps).
+   timestamps). Under a duty cycle d the sender is silent after each segment, for 1/d - 1 times as long as it took.
+   On a half-duplex link a segment also waits until the other direction is silent (`busy`).
 5. Propagation, plus jitter drawn uniformly from [0, jitter) by segment number; a segment never overtakes another.
 
 Units: bytes, seconds, bits per second.
@@ -43,7 +44,7 @@ class LinkSpec(msgspec.Struct, frozen=True):
 
     `rate`: bits/s at the IP layer, or None for an unshaped link. `delay`: one-way seconds. `jitter`: its largest
     addition, seconds. `outages`: (start, end) in seconds of the link's time, sorted and apart. `changes`: (second,
-    bits/s), sorted: from then on the rate is this one.
+    bits/s), sorted: from then on the rate is this one. `duty_cycle`: the share of the time that it may transmit.
     Raises ConfigError for values that no link can have.
     """
 
@@ -54,8 +55,11 @@ class LinkSpec(msgspec.Struct, frozen=True):
     mss: int = MSS
     header: int = HEADER
     changes: tuple[Change, ...] = ()
+    duty_cycle: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.duty_cycle <= 1:
+            raise ConfigError(f"link duty cycle {self.duty_cycle}: give a share above 0, at most 1")
         if self.rate is not None and not 0 < self.rate < math.inf:
             raise ConfigError(f"link rate {self.rate} bit/s: give a positive rate, or none for an unshaped link")
         for name, value in (("delay", self.delay), ("jitter", self.jitter)):
@@ -93,10 +97,19 @@ class LinkSpec(msgspec.Struct, frozen=True):
         index = bisect_right(self.changes, second, key=_begin) - 1
         return self.rate if index < 0 else self.changes[index][1]
 
+    @property
+    def sustained(self) -> float | None:
+        """The bits/s that the duty cycle leaves of the first rate."""
+        return None if self.rate is None else self.rate * self.duty_cycle
+
     def seconds(self, wire_bytes: int, at: float = -math.inf) -> float:
-        """Return how long `wire_bytes` take on the line at the rate of that moment."""
-        rate = self.rate_at(at)
-        return 0.0 if rate is None else wire_bytes * 8 / rate
+        """Return how long `wire_bytes` take up the line at the rate of that moment, the silence after them included."""
+        rate = self.rate_at(at) if self.changes else self.rate
+        return 0.0 if rate is None else wire_bytes * 8 / (rate * self.duty_cycle)
+
+    def silence(self, wire_bytes: int, at: float) -> float:
+        """Return how much of that is silence."""
+        return 0.0 if self.duty_cycle == 1.0 else (1.0 - self.duty_cycle) * self.seconds(wire_bytes, at)
 
 
 class JitterKey(NamedTuple):
@@ -114,13 +127,14 @@ class JitterKey(NamedTuple):
 class LinkState(msgspec.Struct, frozen=True, gc=False):
     """What the link remembers between messages; begin with `LinkState(spec, key)`.
 
-    `free`: when the last accepted byte has left. `arrived`: when it reaches the other end. `segments`: how many so
-    far. `window`: TCP's congestion window in segments; `used`: how many of it are sent; `acked`: when the
-    acknowledgement of the first of them is back.
+    `departed`: when the last accepted byte has left. `free`: when the silence after it is over. `arrived`: when it
+    reaches the other end. `segments`: how many so far. `window`: TCP's congestion window in segments; `used`: how many
+    of it are sent; `acked`: when the acknowledgement of the first of them is back.
     """
 
     spec: LinkSpec
     key: JitterKey = JitterKey()
+    departed: float = -math.inf
     free: float = -math.inf
     arrived: float = -math.inf
     segments: int = 0
@@ -139,11 +153,11 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     segments: int
 
 
-def plan(state: LinkState, nbytes: int, now: float) -> tuple[LinkState, Plan]:
+def plan(state: LinkState, nbytes: int, now: float, busy: float = -math.inf) -> tuple[LinkState, Plan]:
     """Queue `nbytes` of TCP payload that were ready at `now`; return the new state and what becomes of them.
 
     `now` is when the bytes were ready, not when the caller got round to it: a caller whose timer fired late passes
-    the earlier time and forfeits nothing.
+    the earlier time and forfeits nothing. `busy` is until when the other direction of a half-duplex link transmits.
     """
     if nbytes < 1:
         raise ValueError(f"a link carries at least one byte, not {nbytes}")
@@ -151,18 +165,20 @@ def plan(state: LinkState, nbytes: int, now: float) -> tuple[LinkState, Plan]:
     begun, start = state, None
     left = nbytes
     while left:  # once, or once per congestion window
-        begin, window, used = _gate(state, now)
+        begin, window, used = _gate(state, now, busy)
         gated = (window - 1) * spec.seconds(spec.mss + spec.header, begin) < spec.rtt
         size = min(left, (window - used) * spec.mss) if gated else left
         count = -(-size // spec.mss)
-        depart = _finish(spec, begin, size + count * spec.header)
+        free = _finish(spec, begin, size + count * spec.header)
+        depart = free - spec.silence(size - (count - 1) * spec.mss + spec.header, free)
         acked = state.acked
         if gated and used == 0:
-            acked = _finish(spec, begin, min(size, spec.mss) + spec.header) + spec.rtt
+            acked = _departure(spec, begin, min(size, spec.mss) + spec.header) + spec.rtt
         state = LinkState(
             spec,
             state.key,
-            free=depart,
+            departed=depart,
+            free=free,
             arrived=_arrival(state, begin, depart, size, count),
             segments=state.segments + count,
             window=window,
@@ -173,18 +189,18 @@ def plan(state: LinkState, nbytes: int, now: float) -> tuple[LinkState, Plan]:
         left -= size
     assert start is not None
     segments = state.segments - begun.segments
-    return state, Plan(start, state.free, state.arrived, nbytes + segments * spec.header, segments)
+    return state, Plan(start, state.departed, state.arrived, nbytes + segments * spec.header, segments)
 
 
-def next_start(state: LinkState, now: float) -> float:
-    """Return when a segment that is ready at `now` would start, all told: queue, window, outage."""
-    return _gate(state, now)[0]
+def next_start(state: LinkState, now: float, busy: float = -math.inf) -> float:
+    """Return when a segment that is ready at `now` would start, all told: queue, other direction, window, outage."""
+    return _gate(state, now, busy)[0]
 
 
-def _gate(state: LinkState, now: float) -> tuple[float, int, int]:
+def _gate(state: LinkState, now: float, busy: float) -> tuple[float, int, int]:
     """Return when the next segment may start, the congestion window then, and how much of it is used."""
     window, used = state.window, state.used
-    start = max(now, state.free)
+    start = max(now, state.free, busy)
     if now - state.free >= state.spec.rtt + MIN_RTO_VARIANCE:
         window, used = INITIAL_WINDOW, 0
     elif used >= window:
@@ -199,9 +215,15 @@ def _gate(state: LinkState, now: float) -> tuple[float, int, int]:
     return start, window, used
 
 
+def _departure(spec: LinkSpec, begin: float, wire_bytes: int) -> float:
+    """Return when the last of full segments of `wire_bytes` in all has left, if the first starts at `begin`."""
+    free = _finish(spec, begin, wire_bytes)
+    return free - spec.silence(min(wire_bytes, spec.mss + spec.header), free)
+
+
 def _finish(spec: LinkSpec, begin: float, wire_bytes: int) -> float:
-    """Return when the last of `wire_bytes` has left, if the first starts at `begin`: outages interrupt, changes of
-    the rate take effect at once."""
+    """Return when the line is free again after `wire_bytes`, if the first starts at `begin`: outages interrupt,
+    changes of the rate take effect at once."""
     if spec.rate is None or not (spec.outages or spec.changes):
         return begin + spec.seconds(wire_bytes)
     starts, rates = _pieces(spec)
@@ -222,7 +244,9 @@ def _pieces(spec: LinkSpec) -> tuple[tuple[float, ...], tuple[float, ...]]:
     starts = tuple(sorted(moments | {second for second, _ in spec.changes}))
     out = [bisect_right(spec.outages, start, key=_end) for start in starts]
     dark = [i < len(spec.outages) and spec.outages[i][0] <= start for i, start in zip(out, starts, strict=True)]
-    rates = (0.0 if no else spec.rate_at(start) or 0.0 for no, start in zip(dark, starts, strict=True))
+    rates = (
+        0.0 if no else (spec.rate_at(start) or 0.0) * spec.duty_cycle for no, start in zip(dark, starts, strict=True)
+    )
     return starts, tuple(rates)
 
 
@@ -234,7 +258,7 @@ def _arrival(state: LinkState, begin: float, depart: float, size: int, count: in
         # Backwards, until a segment left so early that even the largest jitter cannot make it the last one.
         for index in reversed(range(count)):
             sent = min((index + 1) * spec.mss, size) + (index + 1) * spec.header
-            left = _finish(spec, begin, sent)
+            left = _departure(spec, begin, sent) if index < count - 1 else depart
             if left + spec.delay + spec.jitter <= latest:
                 break
             latest = max(latest, left + spec.delay + spec.jitter * state.key.draw(state.segments + index))

@@ -27,10 +27,11 @@ class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     `up`, `down`: bits/s, None unshaped. `rtt`: round trip without queueing and jitter. `jitter`: largest extra delay
     of one direction. `outages`: (start, end) after the start of the run. `loss`: probability per segment, which caps
-    TCP's rate. `mss`, `header`: payload and header bytes of a full segment. `radio`: the entry of
-    `configs/hardware.toml` that gives its power; `duty_cycle`: the share of a transmission's time that it is on air,
-    where a rule makes it pause. `up_changes`, `down_changes`: (second, bits/s) from then on, of a trace. `price`: EUR
-    per MB, None where nobody gave one. Raises ConfigError for values that no link can have.
+    TCP's rate. `mss`, `header`: payload and header bytes of a full segment. `up_changes`, `down_changes`: (second,
+    bits/s) from then on, of a trace. `radio`: the entry of `configs/hardware.toml` that gives its power. `duty_cycle`:
+    the share of the time that it may be on air, where a rule makes it pause. `half_duplex`: whether only one direction
+    transmits at a time. `price`: EUR per MB, None where nobody gave one. Raises ConfigError for values that no link can
+    have.
     """
 
     name: str
@@ -46,13 +47,12 @@ class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
     down_changes: tuple[Change, ...] = ()
     radio: str | None = None
     duty_cycle: float = 1.0
+    half_duplex: bool = False
     price: float | None = None
     note: str = ""
     provenance: Mapping[str, Origin] = {}
 
     def __post_init__(self) -> None:
-        if not 0 < self.duty_cycle <= 1:
-            raise ConfigError(f"link {self.name}: duty cycle {self.duty_cycle}; give a share above 0, at most 1")
         if self.price is not None and not 0 <= self.price < math.inf:
             raise ConfigError(f"link {self.name}: price {self.price} EUR/MB; give zero or more")
         if not 0 <= self.loss < 1:
@@ -85,7 +85,8 @@ def _direction(profile: LinkProfile, rate: float | None, changes: tuple[Change, 
     if limit < math.inf:
         rate = limit if rate is None else min(rate, limit)
         changes = tuple((second, min(changed, limit)) for second, changed in changes)
-    return LinkSpec(rate, profile.rtt / 2, profile.jitter, profile.outages, profile.mss, profile.header, changes)
+    return LinkSpec(rate, profile.rtt / 2, profile.jitter, profile.outages, profile.mss, profile.header, changes,
+                    profile.duty_cycle)  # fmt: skip
 
 
 # ---- named -----------------------------------------------------------------------------------------------------------
@@ -101,6 +102,7 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     mss: Figure | None = None
     header: Figure | None = None
     duty_cycle: Figure | None = None
+    half_duplex: Figure | None = None
     price: Figure | None = None
     outages: tuple[Outage, ...] = ()
     radio: str | None = None
@@ -112,6 +114,7 @@ class _Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mss: Figure
     header: Figure
     duty_cycle: Figure
+    half_duplex: Figure
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -149,6 +152,7 @@ def _profile(name: str, entry: _Entry, content: _File) -> LinkProfile:
         header=int(values["header"]),
         radio=entry.radio,
         duty_cycle=values["duty_cycle"],
+        half_duplex=bool(values["half_duplex"]),
         price=values.get("price"),
         note=entry.note,
         provenance={
@@ -158,7 +162,7 @@ def _profile(name: str, entry: _Entry, content: _File) -> LinkProfile:
     )
 
 
-_FIGURES = ("up", "down", "rtt", "jitter", "loss", "mss", "header", "duty_cycle")
+_FIGURES = ("up", "down", "rtt", "jitter", "loss", "mss", "header", "duty_cycle", "half_duplex")
 
 
 def _rate(value: float) -> float | None:
@@ -236,7 +240,7 @@ def chunk_size(profile: LinkProfile) -> int:
 
 def broadcast_chunk(profile: LinkProfile) -> int:
     """Return the payload bytes of a chunk that the server sends down this link: it knows nothing of it but its rate."""
-    return pacing.chunk_size(pacing.slowest(profile.down, *(rate for _, rate in profile.down_changes)))
+    return pacing.chunk_size(_slowest_of(downlink(profile)))
 
 
 def keepalive(profile: LinkProfile, chunk: int) -> int:
@@ -252,6 +256,8 @@ def keepalive(profile: LinkProfile, chunk: int) -> int:
 
 
 def _slowest(profile: LinkProfile) -> float | None:
-    up, down = uplink(profile), downlink(profile)
-    later = (rate for spec in (up, down) for _, rate in spec.changes)
-    return pacing.slowest(up.rate, down.rate, *later)
+    return pacing.slowest(_slowest_of(uplink(profile)), _slowest_of(downlink(profile)))
+
+
+def _slowest_of(spec: LinkSpec) -> float | None:
+    return pacing.slowest(spec.sustained, *(rate * spec.duty_cycle for _, rate in spec.changes))

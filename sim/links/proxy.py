@@ -64,6 +64,8 @@ class ShapingProxy:
         self._origin = clock.now()
         self._up = Lane(uplink(profile), JitterKey(seed, "jitter-up", device), self._now)
         self._down = Lane(downlink(profile), JitterKey(seed, "jitter-down", device), self._now)
+        if profile.half_duplex:
+            self._up.take_turns(self._down)
         self._connections: set[Connection] = set()
         self._accepted = 0
         self._server: asyncio.Server | None = None

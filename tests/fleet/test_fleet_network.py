@@ -83,6 +83,14 @@ LANES = st.one_of(
         jitter=st.sampled_from([0.0, 0.3]),
         outages=OUTAGES,
     ),
+    st.builds(
+        LinkSpec,
+        rate=st.just(5470.0),
+        delay=st.just(0.5),
+        mss=st.just(222),
+        header=st.just(13),
+        duty_cycle=st.sampled_from([0.5, 0.1]),
+    ),
     # The proxy cuts an unshaped link's bytes into 45 segments at a time; jitter or a window would tell that from one.
     st.builds(LinkSpec, rate=st.none(), outages=OUTAGES),
 )
@@ -113,6 +121,79 @@ def test_messages_arrive_when_the_proxys_lane_brings_their_last_byte(
         )  # fmt: skip
 
     virtually(main())
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.sampled_from([26_000.0, 256_000.0]),
+    st.sampled_from([(), ((0.5, 2.0),)]),
+    st.sampled_from([1.0, 0.3]),
+    st.lists(st.tuples(st.sampled_from([0.0, 0.02, 0.5, 7.0]), st.booleans(), SIZES), min_size=1, max_size=12),
+)
+def test_directions_take_the_turns_that_those_of_the_proxy_take(
+    rate: float, outages: Any, duty_cycle: float, sendings: list[tuple[float, bool, int]]
+) -> None:
+    """A half-duplex link, both ways: also, the two never transmit at once."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        ends = [(Arrivals(), Arrivals()) for _ in range(2)]
+        spec, key = LinkSpec(rate, 0.05, outages=outages, duty_cycle=duty_cycle), JitterKey()
+        ours = [Lane(spec, key, loop, 0.0) for _ in range(2)]
+        theirs = [ByteLane(spec, key, loop.time) for _ in range(2)]
+        ours[0].take_turns(ours[1])
+        theirs[0].take_turns(theirs[1])
+        flows = [Flow(lane, end, end) for lane, (_, end) in zip(theirs, ends, strict=True)]
+        for wait, way, size in sendings:
+            if wait:
+                await asyncio.sleep(wait)
+            ends[way][1].sizes.append(size)
+            ours[way].send(ends[way][0], None, size)
+            theirs[way].feed(flows[way], bytes(size))
+        await asyncio.sleep(100_000)
+        for mine, yours in ends:
+            assert mine.times == pytest.approx(yours.times, abs=3e-6, rel=0)
+        taken = sum(lane.wire_bytes for lane in ours) * 8 / rate
+        assert max(time for mine, _ in ends for time in mine.times) - 0.05 >= taken - 1e-6
+
+    virtually(main())
+
+
+def test_half_duplex_by_hand() -> None:
+    """1 kB/s, no delay. Up: three segments, 1,500 B each on the wire, 1.5 s, ready at 0. Down: 948 B, on the wire
+    1 s, ready at 1. It has its turn after the first segment, from 1.5 to 2.5, and up goes on until 5.5."""
+
+    async def main() -> tuple[list[float], list[float]]:
+        loop, up_end, down_end = asyncio.get_running_loop(), Arrivals(), Arrivals()
+        up, down = (Lane(LinkSpec(8000.0), JitterKey(), loop, 0.0) for _ in range(2))
+        up.take_turns(down)
+        up.send(up_end, None, 3 * 1448)
+        await asyncio.sleep(1.0)
+        down.send(down_end, None, 948)
+        await asyncio.sleep(100)
+        return up_end.times, down_end.times
+
+    assert virtually(main()) == ([pytest.approx(5.5)], [pytest.approx(2.5)])
+
+
+@settings(deadline=None)
+@given(LANES, SENDINGS, st.floats(0, 1e6))
+def test_a_link_whose_time_is_not_the_loops_behaves_the_same(
+    spec: LinkSpec, sendings: list[tuple[float, int]], begun: float
+) -> None:
+    """Differences of times are rounded; a lane that woke up a trifle early would wake up in that moment for ever."""
+
+    async def main(origin: float) -> list[float]:
+        loop, there = asyncio.get_running_loop(), Arrivals()
+        lane, began = Lane(spec, JitterKey(), loop, origin), loop.time()
+        for wait, size in sendings:
+            await asyncio.sleep(wait)
+            lane.send(there, None, size)
+        await asyncio.sleep(100_000)
+        return [time - began for time in there.times]
+
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(begun)) as runner:
+        assert runner.run(main(0.0)) == pytest.approx(virtually(main(-begun)), abs=1e-6)
 
 
 def test_a_chunk_on_a_slow_link_by_hand() -> None:

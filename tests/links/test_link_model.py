@@ -91,6 +91,30 @@ def test_lora_rate():
     assert p.depart == pytest.approx(2.048)
 
 
+def test_duty_cycle_by_hand():
+    """SF7 at 1 %: 222 + 13 B at 5,470 bit/s are 343.7 ms on the air, then 99 times as long nothing, 34.369 s in all.
+
+    Of 500 B the third frame, 56 + 13 B, starts after two such times and takes 100.9 ms.
+    """
+    spec = LinkSpec(5470, delay=0.5, mss=222, header=13, duty_cycle=0.01)
+    state, first = plan(LinkState(spec), 222, now=0.0)
+    assert first.depart == pytest.approx(235 * 8 / 5470)
+    assert first.arrive == pytest.approx(first.depart + 0.5)
+    assert (state.departed, state.free) == (first.depart, pytest.approx(100 * first.depart))
+    assert next_start(state, 1.0) == state.free
+    _, p = plan(LinkState(spec), 500, now=0.0)
+    assert p.depart == pytest.approx(2 * 23_500 * 8 / 5470 + 69 * 8 / 5470)
+    assert spec.sustained == pytest.approx(54.7)
+
+
+def test_a_direction_that_waits_for_the_other_one_by_hand():
+    """1,000 B on the wire at 8 kbit/s, ready at 0; the other direction transmits until 3."""
+    state = LinkState(LinkSpec(8000, delay=0.25))
+    assert next_start(state, 0.0, busy=3.0) == 3.0
+    _, p = plan(state, 948, 0.0, busy=3.0)
+    assert (p.start, p.depart, p.arrive) == (3.0, 4.0, 4.25)
+
+
 @pytest.mark.parametrize("rate", [0, -1, -math.inf, math.inf, math.nan])
 def test_impossible_rates_are_refused_with_the_mend(rate):
     with pytest.raises(ConfigError, match="positive rate"):
@@ -107,6 +131,8 @@ def test_impossible_rates_are_refused_with_the_mend(rate):
         {"outages": ((1.0, 2.0), (2.0, 4.0))},
         {"mss": 0},
         {"header": -1},
+        {"duty_cycle": 0.0},
+        {"duty_cycle": 1.5},
     ],
 )
 def test_impossible_links_are_refused(bad):
@@ -149,6 +175,7 @@ outage_lists = st.lists(st.floats(0, 100), max_size=8, unique=True).map(
     lambda edges: tuple(zip(sorted(edges)[0::2], sorted(edges)[1::2], strict=False))
 )
 specs = st.builds(LinkSpec, st.none() | rates, st.floats(0, 2), st.just(0.0) | st.floats(0, 1), outage_lists)
+pausing = st.builds(LinkSpec, rates, st.floats(0, 2), st.just(0.0) | st.floats(0, 1), duty_cycle=st.floats(0.01, 1))
 messages = st.lists(st.tuples(st.integers(1, 200_000), st.floats(0, 5)), min_size=1, max_size=20)
 
 
@@ -192,8 +219,17 @@ def test_work_conserving_where_the_window_never_binds(rate, sends):
         assert p.depart == pytest.approx(free, rel=1e-9)
 
 
+@given(pausing, messages)
+def test_the_duty_cycle_is_never_exceeded(spec, sends):
+    """From one start to any later end, the time on the air is at most its share, the last segment apart."""
+    plans = [p for _, _, p in run(spec, sends)]
+    for first, last in ((plans[0], plans[-1]), *pairwise(plans)):
+        between = plans[plans.index(first) : plans.index(last)]
+        assert sum(p.wire_bytes for p in between) * 8 / spec.rate <= spec.duty_cycle * (last.start - first.start) + 1e-6
+
+
 @settings(max_examples=60)
-@given(specs, messages)
+@given(specs | pausing, messages)
 def test_segment_by_segment_is_the_same_link(spec, sends):
     """Planning in full segments changes neither the arrivals nor the counts, jitter, outages and window included."""
     whole = segmented = LinkState(spec, JitterKey(1))
