@@ -132,8 +132,11 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     round, in the order of the devices (`sim.devices`).
 
     `isolation` says whether each device is a process behind real MQTT, or a task of one process over a network in
-    memory; left out, it follows from `clock`. A virtual clock needs tasks. With synthetic compute models stay as
-    they began: for questions about the protocol.
+    memory; left out, it follows from `clock`. A virtual clock needs tasks.
+
+    With compute "replay" the first study of a training records it beside its folder, and the others, on other links
+    or boards, take it from there, in the same virtual time and to the same bits; a link that changes who takes part is
+    refused. With "synthetic" models stay as they began: for questions about the protocol.
 
     After every `checkpoint_every` rounds each device's state is written down, so that a study whose program was killed
     can go on from there; left out, that is each round, or with devices that are tasks each tenth. No result depends on
@@ -157,7 +160,7 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     evaluation: Evaluation = Evaluation()
     isolation: Literal["process", "task"] | None = None
     clock: Literal["real", "virtual"] = "real"
-    compute: Literal["real", "synthetic"] = "real"
+    compute: Literal["real", "replay", "synthetic"] = "real"
     checkpoint_every: Positive | Literal["off"] | None = None
 
     @property
@@ -299,6 +302,16 @@ def _check_isolation(study: Study, where: Callable[[str], str]) -> None:
 def parse_override(text: str) -> tuple[str, object]:
     """Return (dotted key, value) of a `key=value` argument; the value is TOML, or else plain text."""
     key, equals, value = text.partition("=")
+    if study.compute == "replay" and study.clock != "virtual":
+        raise ConfigError(
+            f'{where("compute")}: compute: "replay" re-times a recorded training, which takes clock = "virtual"; '
+            'allowed with a real clock: "real"'
+        )
+    if study.compute == "replay" and study.participation.over_selection > 1:
+        raise ConfigError(
+            f'{where("compute")}: compute: "replay" needs the same uploads on every link, and with '
+            'participation.over_selection the fastest are taken; allowed with it: "real"'
+        )
     if not (equals and key.strip() and value.strip()):
         raise ConfigError(f"{COMMAND_LINE}: {text!r} is no setting; write key=value, such as training.latent_dim=16")
     try:

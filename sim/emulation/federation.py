@@ -39,7 +39,8 @@ from sim.emulation.pipe import (
 )
 from sim.emulation.processes import Child, fork_server, stop
 from sim.emulation.workload import Shard
-from sim.links.profiles import chunk_size, keepalive
+from sim.fleet.recording import Recording
+from sim.links.profiles import chunk_size, downlink, keepalive, uplink
 from sim.run_plan import server_method
 from sim.torch_thread import torch_in_one_thread
 
@@ -54,7 +55,8 @@ SWEEP_S = 2.0
 @dataclass(frozen=True)
 class Federation:
     """One run of a study in real time, written to `directory`. `broker` is a real one, None for our own. `order` is
-    the order in which the devices are started. A plan that starts after some round finds the devices' states there."""
+    the order in which the devices are started. A plan that starts after some round finds the devices' states there.
+    `recording` is what training is written to, or taken from where it is complete."""
 
     study: Study
     plan: RunPlan
@@ -63,6 +65,7 @@ class Federation:
     directory: Path
     broker: Endpoint | None = None
     order: Sequence[int] | None = None
+    recording: Recording | None = None
 
 
 @dataclass(frozen=True)
@@ -157,8 +160,8 @@ class _Emulation:
                 run=federation.plan.run, device=shard.device,
                 broker=self._behind_link(shard.device, ports[shard.device]),
                 records=str(shard.path), test=str(federation.test), model=str(self._model(shard)),
-                up_rate=profile.up or 0.0, down_rate=profile.down or 0.0, keepalive=keepalive(profile, chunk),
-                chunk_size=chunk, evaluate=federation.study.evaluation.every,
+                up_rate=uplink(profile).sustained or 0.0, down_rate=downlink(profile).sustained or 0.0,
+                keepalive=keepalive(profile, chunk), chunk_size=chunk, evaluate=federation.study.evaluation.every,
                 flops_per_s=boards[shard.device].training_flops, seed=federation.plan.seed,
                 study=str(federation.directory), keep_every=federation.study.checkpoints,
                 completed=federation.plan.start.completed, dropout=federation.study.participation.dropout,

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from sim.emulation.states import Retention, drop_states
 from sim.emulation.workload import Shard, check_machine, write_shards
 from sim.fleet.federation import run as run_as_tasks
 from sim.fleet.loop import VirtualLoop
+from sim.fleet.recording import Recording, recording
 from sim.local import run as run_alone
 from sim.run_plan import run_plan
 from sim.studies import STUDY, make_directory, read_study, run_name, telling_where
@@ -141,8 +143,13 @@ def _carry_out(study: Study, plan: RunPlan, directory: Path, workload: Workload,
     with telling_where(directory):
         try:
             virtual = study.clock == "virtual" and not study.is_local
-            with asyncio.Runner(loop_factory=partial(VirtualLoop, plan.start.seconds) if virtual else None) as loop:
-                finished = loop.run(_run(federation, journal))
+            with (
+                _recording(study, plan, directory, journal) as record,
+                asyncio.Runner(loop_factory=partial(VirtualLoop, plan.start.seconds) if virtual else None) as loop,
+            ):
+                finished = loop.run(_run(replace(federation, recording=record), journal))
+                if record is not None and finished.outcome.completed:
+                    record.complete()
         except Exception as error:
             finished = Finished(Outcome(False, 0, time.monotonic() - began, in_words(error)), None)
             raise
@@ -152,6 +159,18 @@ def _carry_out(study: Study, plan: RunPlan, directory: Path, workload: Workload,
     if not finished.outcome.completed:
         raise GcaError(f"the run ended early: {finished.outcome.reason}; see {directory}")
     drop_states(directory)
+
+
+def _recording(
+    study: Study, plan: RunPlan, directory: Path, journal: Journal
+) -> AbstractContextManager[Recording | None]:
+    """Open the recording of a study that may be replayed."""
+    if study.compute != "replay":
+        return nullcontext()
+    if plan.start.completed:  # of the rounds before the stop nothing is recorded
+        journal.note("training goes on and is not recorded: the study was stopped before")
+        return nullcontext()
+    return recording(study, directory, journal.note)
 
 
 async def _run(federation: Federation, journal: Journal) -> Finished:

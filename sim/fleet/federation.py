@@ -6,13 +6,14 @@ arithmetic; on any other loop it takes as long as with processes.
 """
 
 import asyncio
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from broker_server.records import Outcome
@@ -20,9 +21,6 @@ from broker_server.server import Server
 from edge_client.clock import Clock, RealClock
 from edge_client.device import Device, live
 from edge_client.errors import GcaError, in_words
-from edge_client.hyperparameters import Hyperparameters
-from edge_client.methods.registry import method
-from edge_client.model.trainer import Trainer
 from edge_client.offload import Offload, into, no_sooner
 from edge_client.private_seeds import emulated
 from edge_client.protocol.messages import Telemetry
@@ -42,9 +40,10 @@ from sim.fleet.compute import Crew, Inline, cores
 from sim.fleet.loop import VirtualLoop
 from sim.fleet.memory import rare_collection
 from sim.fleet.network import Network
-from sim.fleet.shared_scores import scoring_together
-from sim.fleet.synthetic import synthetic, synthetic_method
-from sim.links.profiles import chunk_size, keepalive
+from sim.fleet.replay import RecordedWork, ReplayedWork
+from sim.fleet.synthetic import SyntheticWork
+from sim.fleet.work import RealWork, Work
+from sim.links.profiles import chunk_size, downlink, keepalive, uplink
 from sim.run_plan import server_method
 from sim.torch_thread import torch_in_one_thread
 
@@ -69,6 +68,16 @@ async def run(federation: Federation, journal: Journal, threads: int | None = No
         return await _Fleet(federation, journal, threads or cores()).run()
 
 
+def _work(federation: Federation, test: NDArray[np.floating[Any]] | None) -> Work:
+    """Return where the local work of a run comes from."""
+    study, recording = federation.study, federation.recording
+    if study.compute == "synthetic":
+        return SyntheticWork(study.seed)
+    if recording is None:
+        return RealWork(test)
+    return ReplayedWork(recording, in_short(study.link)) if recording.is_complete else RecordedWork(test, recording)
+
+
 class _Fleet:
     """The tasks of one run and what they share."""
 
@@ -78,13 +87,9 @@ class _Fleet:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         boards = device_boards(federation.study)
         self._speeds = {device: board.training_flops for device, board in boards.items()}
-        self._synthetic = federation.study.compute == "synthetic"
         first = load_records(federation.shards[0].path, federation.test)
         self._test, self._labels = first.test, first.labels
-        together = scoring_together(self._test)
-        self._trainer: Callable[[str], Callable[[Hyperparameters, int], Trainer]] = lambda device: together
-        if self._synthetic:
-            self._trainer = synthetic(federation.study.seed)
+        self._work = _work(federation, self._test)
         self._links = device_links(federation.study)
         self._network = Network(
             {shard.device: self._links[shard.device] for shard in federation.shards}, federation.study.seed,
@@ -97,15 +102,15 @@ class _Fleet:
             with ThreadPoolExecutor(self._threads) as pool, ThreadPoolExecutor(1) as apart:
                 return await self._run(RealClock(), into(pool), into(apart))
         if None in self._speeds.values():
-            speed = measured_speed(self._federation.study.training, self._records(self._federation.shards[0]))
+            speed = self._work.speed(self._measured_speed)
             self._speeds = {device: known or speed for device, known in self._speeds.items()}
             self._journal.note(
                 f"hardware {in_short(self._federation.study.hardware)}: where no speed is known training lasts as on "
-                f"this machine ({speed / 1e9:.2f} GFLOP/s, just measured), so the times of this study are not "
+                f"this machine ({speed / 1e9:.2f} GFLOP/s, as measured), so the times of this study are not "
                 "reproducible"
             )
         clock = VirtualClock(loop)
-        crew, apart = Inline(clock) if self._synthetic else Crew(self._threads, clock), Crew(1, clock)
+        crew, apart = Inline(clock) if self._work.is_light else Crew(self._threads, clock), Crew(1, clock)
         try:
             return await self._run(clock, crew.offload, lambda job: no_sooner(clock, TURN_S, apart.offload(job)))
         finally:
@@ -116,8 +121,8 @@ class _Fleet:
         federation, journal = self._federation, self._journal
         journal.read_links = self._read_links
         journal.in_groups(FACTS)
-        server = Server(federation.plan, server_method(federation.study), self._network.beside, clock, journal,
-                        aggregating)  # fmt: skip
+        method = self._work.server(server_method(federation.study))
+        server = Server(federation.plan, method, self._network.beside, clock, journal, aggregating)
         serving = asyncio.create_task(server.serve(), name="server")
         devices: list[asyncio.Task[None]] = []
         try:
@@ -128,9 +133,13 @@ class _Fleet:
                 devices.append(self._start(federation.shards[number], clock, training, server))
             outcome: Outcome = await self._unless_failed(serving)
             await self._done(devices)
-        except (GcaError, asyncio.CancelledError) as error:
-            server.abort(str(error) or "interrupted")
+            if self._work.refusal is not None:
+                raise self._work.refusal
+        except (Exception, asyncio.CancelledError) as error:
+            server.abort(in_words(error) if isinstance(error, Exception) else "interrupted")
             await asyncio.wait([serving], timeout=FAREWELL_S)
+            if (refusal := self._work.refusal) is not None:
+                raise refusal from None
             raise
         finally:
             for task in (serving, *devices):
@@ -150,32 +159,36 @@ class _Fleet:
         """One device: the same program as on a board, behind its link. What it reports goes beside that."""
         federation, name = self._federation, shard.device
         profile, records = self._links[name], self._records(shard)
-        chunk, every, done = chunk_size(profile), federation.study.checkpoints, federation.plan.start.completed
+        work, chunk, done = self._work, chunk_size(profile), federation.plan.start.completed
+        every = federation.study.checkpoints if work.is_done_here else None
         kept = load_state(federation.directory, done, name) if done else None
         instance = f"{digest(federation.plan.seed, 'instance', 0, name, size=4):08x}"
-        who = Identity(federation.plan.run, name, instance, *records.samples.shape, profile.up or 0.0,
-                       profile.down or 0.0, keepalive(profile, chunk), chunk)  # fmt: skip
+        who = Identity(federation.plan.run, name, instance, *records.samples.shape, uplink(profile).sustained or 0.0,
+                       downlink(profile).sustained or 0.0, keepalive(profile, chunk), chunk)  # fmt: skip
         session = Session(who, self._network.behind(name), clock, stream(federation.plan.seed, "backoff", 0, name),
                           lambda text: self._journal.note(f"{name}: {text}"), kept.seq if kept else 0)  # fmt: skip
 
         async def report(telemetry: Telemetry) -> None:
-            self._journal.observe(telemetry, server.now)
+            self._journal.observe(work.told(telemetry), server.now)
 
         device = Device(records, session, clock, training, report,
-                        "never" if self._synthetic else federation.study.evaluation.every, self._speeds[name],
-                        self._trainer(name), synthetic_method if self._synthetic else method,
+                        federation.study.evaluation.every if work.is_done_here else "never", self._speeds[name],
+                        work.trainer(name), work.method(name),
                         keep=partial(save_state, federation.directory) if every else None, keep_every=every or 1,
                         resume=lambda welcome: kept,
                         silent=silences(federation.plan.seed, name, federation.study.participation.dropout),
                         secrets=emulated(federation.plan.seed, name),
         )  # fmt: skip
-        state = await live(device)
-        if not self._synthetic:
-            save_model(self._model(shard), state, name, federation.plan.run)
+        model = work.ended(name, await live(device))
+        if model is not None:
+            save_model(self._model(shard), model, name, federation.plan.run)
 
     def _records(self, shard: Shard) -> Records:
         """Return a device's own records with the one test set that all share."""
         return replace(load_records(shard.path), test=self._test, labels=self._labels)
+
+    def _measured_speed(self) -> float:
+        return measured_speed(self._federation.study.training, self._records(self._federation.shards[0]))
 
     def _ended(self, name: str, task: "asyncio.Task[None]") -> None:
         """Let a device's failure be the fleet's."""

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from broker_server.methods.base import ServerMethod
+from edge_client.errors import GcaError
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.methods.base import Arrays, DeviceMethod, Epochs
 from edge_client.methods.context import LocalContext
@@ -17,6 +19,7 @@ from edge_client.methods.registry import method
 from edge_client.model.autoencoder import FloatArray
 from edge_client.model.choice import trainer_for
 from edge_client.model.trainer import ModelState, Trainer
+from edge_client.protocol.messages import Telemetry
 from edge_client.seeds import stream
 
 
@@ -95,16 +98,31 @@ class SyntheticMethod:
         return state
 
 
-def synthetic_method(name: str) -> DeviceMethod:
-    """Return the device half of a method, without its work."""
-    return SyntheticMethod(method(name))
+class SyntheticWork:
+    """The `Work` of a fleet whose models stay as they began."""
 
+    is_light = True
+    is_done_here = False
+    refusal: GcaError | None = None
 
-def synthetic(seed: int) -> Callable[[str], Callable[[Hyperparameters, int], Trainer]]:
-    """Return what gives each device, by name, its choice of trainer."""
-    states: dict[int, ModelState] = {}
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._states: dict[int, ModelState] = {}
 
-    def of(device: str) -> Callable[[Hyperparameters, int], Trainer]:
-        return lambda hyper, width: SyntheticTrainer(trainer_for(hyper, width), seed, device, states)
+    def trainer(self, device: str) -> Callable[[Hyperparameters, int], Trainer]:
+        return lambda hyper, width: SyntheticTrainer(trainer_for(hyper, width), self._seed, device, self._states)
 
-    return of
+    def method(self, device: str) -> Callable[[str], DeviceMethod]:
+        return lambda name: SyntheticMethod(method(name))
+
+    def server(self, method: ServerMethod) -> ServerMethod:
+        return method
+
+    def told(self, telemetry: Telemetry) -> Telemetry:
+        return telemetry
+
+    def ended(self, device: str, state: ModelState) -> ModelState | None:
+        return None
+
+    def speed(self, measured: Callable[[], float]) -> float:
+        return measured()
