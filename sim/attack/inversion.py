@@ -16,6 +16,7 @@ from edge_client.errors import ConfigError
 from edge_client.model.adam import BETA1, BETA2, EPSILON
 from sim.attack.networks import Halves
 from sim.attack.seen import Floats
+from sim.attack.starts import STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Search:
     after `patience` steps in a row without. `bounds` is the box that points are projected to.
     """
 
-    steps: int = 1000
+    steps: int = STEPS
     learning_rate: float = 1e-2
     tolerance: float = 1e-3
     patience: int = 10

@@ -10,8 +10,11 @@ import numpy as np
 from edge_client.seeds import stream
 from sim.attack.seen import Floats, Shape
 
+STARTS, STEPS = 100, 1000
+"""The paper's: so many points, and so many steps of each at most."""
 
-def starting_points(shape: Shape, seed: int, count: int = 100) -> Floats:
+
+def starting_points(shape: Shape, seed: int, count: int = STARTS) -> Floats:
     """Return `count` starts, shape (count, d_x); a pure function of its arguments. More starts go on from fewer."""
     rng = stream(seed, "attack/starts")
     size = (count, shape.input_dim)

@@ -21,7 +21,7 @@ from sim.attack.linkage import link, rotation_free
 from sim.attack.metrics import leakage, paired_ntmse
 from sim.attack.replay import before_round, broadcasts, with_moments
 from sim.attack.seen import Floats
-from sim.attack.starts import starting_points
+from sim.attack.starts import STARTS, STEPS, starting_points
 from sim.attack.victim import (
     REFERENCE_RECORDS,
     Bystanders,
@@ -52,7 +52,7 @@ class _Extraction:
 
 
 def attack_study(
-    directory: Path, *, victim: int = 1, starts: int = 100, steps: int = 1000, model: str = "final",
+    directory: Path, *, victim: int = 1, starts: int = STARTS, steps: int = STEPS, model: str = "final",
     knows: Collection[str] = (), round: int | None = None,
 ) -> AttackRecord:  # fmt: skip
     """Attack a device as its method allows, with the paper's settings by default; return what was written down.

@@ -20,6 +20,7 @@ from sim.attack.shadow import attack as shadow_attack
 from sim.attack.study import attack_study, link_study
 from sim.attack.victim import bystanders, load_victim, upload, uploaded_codes
 from sim.cli.app import run as command
+from sim.reproduction.measures import take
 
 
 @pytest.fixture
@@ -120,6 +121,16 @@ def test_an_outcome_is_kept_and_replaced_by_one_of_the_same_settings(study: Path
     assert first.round == 3 and first.details["remarks"] == []
     early = attack_study(study, starts=6, steps=10, round=1)
     assert early.round == 1 and early.ntmse != first.ntmse and len(kept(study)) == 3
+
+
+def test_the_papers_table_is_of_the_papers_attack_and_no_other(study: Path) -> None:
+    """Smaller, stronger and other attacks that lie in the study come before it in the order of the table."""
+    attack_study(study, starts=4, steps=10)
+    attack_study(study, starts=4, steps=10, knows=["initial-weights"])
+    attack_study(study, round=1)
+    taken = take(study, "ntmse")
+    assert taken.value == attack_study(study).ntmse and taken.where == "r3"
+    assert take(study, "excess_cosine").value == attack_study(study).excess_cosine and len(kept(study)) == 4
 
 
 def test_an_attack_leaves_the_study_as_it_was(study: Path) -> None:
