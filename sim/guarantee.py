@@ -12,6 +12,8 @@ records (replaced by another):
   what makes it hard; the package dp-accounting does it.
 
 All of it is about the ideal mechanism: noise here comes from a generator that is not cryptographic, in floating point.
+And it is about uploads alone: the telemetry of a device, with its losses, thresholds and a hash of its model, is made
+from the same records.
 """
 
 from collections.abc import Callable
@@ -51,7 +53,7 @@ def remarks(study: Study, most_records: int) -> list[str]:
     released = Released(most_records, codes, study.rounds, chosen.code_noise)
     needed = 2.0 * sqrt(codes * study.rounds) / mu_of_epsilon(TARGET_EPSILON, DELTA)
     lines.append(
-        f"one record of {most_records:,}, {codes:,} codes a round, {study.rounds:,} rounds: epsilon "
+        f"uploads alone, one record of {most_records:,}, {codes:,} codes a round, {study.rounds:,} rounds: epsilon "
         f"{epsilon_of_upload(released, DELTA):.4g} at delta {DELTA:g}; epsilon {TARGET_EPSILON:g} would take "
         f"training.code_noise={needed:.3g}"
     )
