@@ -1,14 +1,16 @@
 """What each device of a running study is at, as a table for a terminal."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import isfinite, nan
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from edge_client.protocol.messages import Telemetry
-from sim.units import bytes_text
+from sim.units import bytes_text, duration_text
 from sim.words import printable
 
 SPARE_LINES = 8
@@ -18,19 +20,20 @@ DONE = {"completed": "done", "idle": "not called"}
 
 @dataclass
 class _Device:
-    """Bytes of messages so far, and the accuracy of the last evaluation."""
+    """Bytes of messages so far, seconds of the last upload, and the accuracy of the last evaluation."""
 
     doing: str
     up: int = 0
     down: int = 0
+    upload_s: float | None = None
     accuracy: float | None = None
 
 
 class FleetTable:
     """Takes what the server and the devices tell; shows as many devices as fit, those behind the others first."""
 
-    def __init__(self) -> None:
-        self._devices: dict[str, _Device] = {}
+    def __init__(self, expected: Iterable[str] = ()) -> None:
+        self._devices = {name: _Device("joining") for name in expected}
         self._round = 0
 
     def opened(self, round: int) -> None:
@@ -52,6 +55,8 @@ class FleetTable:
             if tally.kind != "telemetry":
                 device.up += tally.message_bytes if tally.direction == "up" else 0
                 device.down += tally.message_bytes if tally.direction == "down" else 0
+        if isfinite(took := told.spent_s.get("upload", nan)):
+            device.upload_s = took
         if told.evaluations:
             device.accuracy = told.evaluations[-1].accuracy
 
@@ -64,12 +69,13 @@ class FleetTable:
         urgent = sorted(devices, key=lambda one: (order.get(one[1].doing.rpartition(": ")[2], 2), one[0]))
         shown = sorted(urgent[:room])
         table = Table("device", "at", box=None, pad_edge=False)
-        for name in ("messages up", "down", "accuracy"):
+        for name in ("up", "down", "upload", "accuracy"):
             table.add_column(name, justify="right")
         for name, device in shown:
             judged = device.accuracy is not None and device.accuracy == device.accuracy
             table.add_row(
                 Text(printable(name)), device.doing, bytes_text(device.up), bytes_text(device.down),
+                "-" if device.upload_s is None else duration_text(device.upload_s),
                 f"{100 * (device.accuracy or 0.0):.2f} %" if judged else "-",
             )  # fmt: skip
         yield table

@@ -1,6 +1,7 @@
 """What a person sees while a study runs: a live display on a terminal, one plain line per round in a pipe."""
 
 import sys
+from collections.abc import Iterable
 from typing import TextIO
 
 from rich.console import Console, Group
@@ -18,12 +19,12 @@ SPEED_OVER_S = 3600.0
 """What the time left is told from; a round on a slow link takes minutes."""
 
 
-def progress(stream: TextIO, rounds: int, *, quiet: bool = False) -> Display:
-    """Return the display that fits the stream."""
+def progress(stream: TextIO, rounds: int, *, quiet: bool = False, devices: Iterable[str] = ()) -> Display:
+    """Return the display that fits the stream; `devices` are those known beforehand."""
     if quiet:
         return Failures()
     console = _Console(file=stream)
-    return Live(console, rounds) if console.is_terminal else Lines(console, rounds)
+    return Live(console, rounds, devices) if console.is_terminal else Lines(console, rounds)
 
 
 class _Console(Console):
@@ -66,7 +67,8 @@ class Lines(Quiet):
         self._console, self._rounds = console, rounds
 
     def note(self, text: str) -> None:
-        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+        whole = not self._console.is_terminal  # a pipe gets one line for one, a terminal breaks between words
+        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=whole)
 
     def round_done(self, record: RoundRecord, accuracy: float) -> None:
         self.note(_line(record, accuracy, self._rounds))
@@ -76,13 +78,13 @@ class Live(Lines):
     """Finished rounds above; below them what each device is at, a bar for the uploads of the round under way, and one
     for the run with the time left."""
 
-    def __init__(self, console: Console, rounds: int) -> None:
+    def __init__(self, console: Console, rounds: int, devices: Iterable[str] = ()) -> None:
         super().__init__(console, rounds)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._bars = Progress(*columns, console=console, speed_estimate_period=SPEED_OVER_S)
         self._run = self._bars.add_task("rounds", total=rounds)
         self._round = self._bars.add_task("waiting for devices", total=None)
-        self._fleet = FleetTable()
+        self._fleet = FleetTable(devices)
         self._screen = Screen(Group(self._fleet, self._bars), console=console, transient=True)
         self._screen.start()
 
@@ -115,8 +117,9 @@ def _line(record: RoundRecord, accuracy: float, rounds: int) -> str:
     parts = [
         f"round {record.round:>{len(str(rounds))}} of {rounds}: {judged}",
         f"{record.published_s - record.opened_s:.1f} s",
-        f"{len(record.accepted)} of {len(record.participants)} uploads",
-        f"messages up {bytes_text(moved['up'])}, down {bytes_text(moved['down'])}",
     ]
+    if record.participants or any(moved.values()):  # else everybody trains alone
+        parts.append(f"{len(record.accepted)} of {len(record.participants)} uploads")
+        parts.append(f"messages up {bytes_text(moved['up'])}, down {bytes_text(moved['down'])}")
     odd = {kind: len(devices) for kind in ("late", "rejected", "missing") if (devices := getattr(record, kind))}
     return "; ".join(parts + [f"{count} {kind}" for kind, count in odd.items()])

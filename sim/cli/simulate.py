@@ -60,6 +60,7 @@ def simulate(
     Prints accuracy per round and exactly what it cost; the study's folder holds everything else.
     """
     from sim.config import load_study, parse_override
+    from sim.devices import device_names
     from sim.studies import read_study
     from sim.words import one_or_several
 
@@ -87,7 +88,8 @@ def simulate(
                         key_file=key)  # fmt: skip
         asyncio.run(require_broker(real))
     directory = resume or output or new_directory(study.dataset, study.method)
-    display = progress(sys.stderr if json_ else sys.stdout, study.rounds, quiet=quiet or json_)
+    display = progress(sys.stderr if json_ else sys.stdout, study.rounds, quiet=quiet or json_,
+                       devices=device_names(study))  # fmt: skip
     order = START_ORDERS[start_order](study.devices)
     if resume is None:
         width = run_study(study, directory, display, data_dir, order, real)

@@ -1,12 +1,14 @@
 """From study folders to a report: read, compute, draw, write."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from importlib.metadata import version
 from pathlib import Path
 
 from edge_client.errors import EnvironmentFault, GcaError
 from sim.report import figures, latent
+from sim.report.before import before_last_alignment
 from sim.report.curve import CurvePoint, curve, targets
 from sim.report.details import details
 from sim.report.device_figures import centroids, codes, timeline
@@ -111,9 +113,11 @@ def _figures(entries: Sequence[Entry], note: Callable[[str], None]) -> list[Figu
         try:
             if found := latent.broadcasts(one.study):
                 broadcasts[one.key.label] = found
-                maps[one.key.label] = latent.latent_map(one.study, found[-1])
+                before = before_last_alignment(one.study.directory, one.study.run.devices)
+                maps[one.key.label] = latent.latent_map(one.study, found[-1], before)
         except GcaError as error:
-            note(f"{one.study.directory}: no map of its codes: {error}")
+            here = str(one.study.directory)  # named once, whether or not the error names it, too
+            note(f"{here}: no map of its codes: {str(error).replace(f'{here}: ', '').replace(f'{here}/', '')}")
     return drawn + ([centroids(broadcasts)] if broadcasts else []) + ([codes(maps)] if maps else [])
 
 
@@ -123,9 +127,7 @@ def _page(entries: Sequence[Entry], drawn: Sequence[Figure]) -> str:
     sections = [
         section("What it cost to get there", summary_table(rows), targets_table(rows)),
         *map(figure_section, drawn[:1]),
-        section("What to know about these numbers", *(
-            (f"<h3>{_heading(one)}</h3>\n" if len(entries) > 1 else "") + listing(one.study.remarks)
-            for one in entries)),
+        section("What to know about these numbers", *_remarks(entries)),
         *map(figure_section, drawn[1:]),
         *([section("What a curious server could extract", attacks)] if (attacks := attacks_table(rows)) else []),
         section("How each study was made", paragraph(
@@ -137,10 +139,14 @@ def _page(entries: Sequence[Entry], drawn: Sequence[Figure]) -> str:
     return page(f"Accuracy and its cost on {what}", lead, sections, drawn, f"gca {version('gca')}")
 
 
-def _heading(entry: Entry) -> str:
-    from html import escape
-
-    return escape(entry.key.label)
+def _remarks(entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield the remarks on the studies, those that several have in common once."""
+    of: dict[tuple[str, ...], list[str]] = {}
+    for one in entries:
+        of.setdefault(one.study.remarks, []).append(one.key.label)
+    for remarks, names in of.items():
+        heading = "<br>".join(map(escape, names))
+        yield (f"<h3>{heading}</h3>\n" if len(entries) > 1 else "") + listing(remarks)
 
 
 def _write(path: Path, text: str) -> Path:

@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from sim.energy import ASIDE
 from sim.report.figure import Choice, Figure, Key, Option, Row, compact
 from sim.report.figures import MOUSE_ZOOM
-from sim.report.latent import Broadcast, LatentMap
+from sim.report.latent import Broadcast, Floats, LatentMap
 from sim.report.study import ReportStudy
 from sim.report.style import DEVICES
 from sim.report.timeline import STAGES, DeviceRound
@@ -141,49 +143,69 @@ def codes(maps: Mapping[str, LatentMap]) -> Figure:
     rows: list[Row] = []
     marks: list[Row] = []
     names: dict[str, None] = {}
-    shares = []
+    shares, some, domains = [], False, []
     for number, (label, found) in enumerate(maps.items()):
         names |= dict.fromkeys(found.devices)
-        for device, (x, y) in zip(found.devices, found.codes.tolist(), strict=True):
-            rows.append({"s": number, "device": device, "x": compact(x), "y": compact(y)})
+        some |= 0 < len(found.before[0]) < len(found.devices)
+        for when, (devices, plane) in enumerate(((found.devices, found.codes), found.before)):
+            rows += [{"s": number, "when": when, "device": device, "x": compact(x), "y": compact(y)}
+                     for device, (x, y) in zip(devices, plane.tolist(), strict=True)]  # fmt: skip
         for (x, y), support, weight in zip(
             found.centroids.tolist(), found.last.support.tolist(), found.last.weights.tolist(), strict=True
         ):
             marks.append({"s": number, "x": compact(x), "y": compact(y), "support": compact(support),
                           "weight": compact(weight)})  # fmt: skip
+        domains.append(_domains(np.concatenate([found.codes, found.before[1], found.centroids])))
         shares.append(f"{f'{label}: ' if len(maps) > 1 else ''}{found.explained[0]:.0%} and {found.explained[1]:.0%}")
     this = {"filter": "datum.s === $study"}
+    these = {"filter": "datum.s === $study && datum.when === $when"}
 
     def axis(name: str, title: str) -> dict[str, Any]:
-        return {"field": name, "type": "quantitative", "title": title, "scale": {"zero": False},
+        return {"field": name, "type": "quantitative", "title": title, "scale": {"zero": False, "domain": f"${name}"},
                 "axis": {"grid": True, "tickCount": 5}}  # fmt: skip
 
-    plane = {"x": axis("x", "first principal axis"), "y": axis("y", "second principal axis")}
+    axes = {"x": axis("x", "first principal axis"), "y": axis("y", "second principal axis")}
     colours = [DEVICES[place % len(DEVICES)] for place in range(len(names))]
     spec = {
         "width": "container", "height": 400,
         "layer": [
-            {"data": {"name": "rows"}, "transform": [this],
+            {"data": {"name": "rows"}, "transform": [these],
              "mark": {"type": "point", "filled": True, "size": 26, "opacity": 0.6},
-             "encoding": {**plane, "color": {"field": "device", "type": "nominal", "title": None, "legend": None,
+             "encoding": {**axes, "color": {"field": "device", "type": "nominal", "title": None, "legend": None,
                                              "scale": {"domain": list(names), "range": colours}},
                           "tooltip": [{"field": "device", "title": "device"}]}},
             {"data": {"name": "marks"}, "transform": [this],
              "mark": {"type": "point", "shape": "diamond", "filled": True, "opacity": 0.95, "color": "var(--ink)",
                       "stroke": "var(--paper)", "strokeWidth": 1.5},
-             "encoding": {**plane, "size": {"field": "support", "type": "quantitative", "legend": None,
+             "encoding": {**axes, "size": {"field": "support", "type": "quantitative", "legend": None,
                                             "scale": {"range": [70, 420]}},
                           "tooltip": [{"field": "support", "format": ",.1f", "title": "support, codes"},
                                       {"field": "weight", "format": ".3f", "title": "weight"}]}},
         ],
     }  # fmt: skip
+    when = [Option(f"{word} the last alignment", {"$when": place})
+            for place, word in enumerate(("after", "before")) if any(row["when"] == place for row in rows)]  # fmt: skip
     return Figure(
-        "codes", "Codes after the last alignment, and the centroids",
-        "Codes of each device's records by its final encoder, coloured by device; diamonds: the last broadcast's "
-        "centroids, sized by support. Principal axes of the codes, which hold "
-        f"{'; '.join(shares)} of their variance.",
-        spec, rows, _choice(tuple(maps)), more={"marks": marks},
+        "codes", "Codes and centroids",
+        "Codes of each device's records, coloured by device; diamonds: the last broadcast's centroids, sized by "
+        f"support. Principal axes of the codes after the last alignment, which hold {'; '.join(shares)} of their "
+        f"variance. {_ON_BEFORE[bool(some), len(when) > 1]}",
+        spec, rows, (*_choice(tuple(maps), domains), Choice("codes", tuple(when))), more={"marks": marks},
     )  # fmt: skip
+
+
+def _domains(points: Floats) -> Row:
+    """Return the blanks of both axes: one plane for the codes before and after, so that they can be compared."""
+    low, high = points.min(axis=0), points.max(axis=0)
+    room = 0.04 * np.maximum(high - low, 1e-9)
+    return {f"${name}": [compact(a), compact(b)] for name, a, b in zip("xy", low - room, high + room, strict=True)}
+
+
+_ON_BEFORE = {
+    (False, False): "Those before it are not kept, and bringing them back would take long.",
+    (False, True): "Those before it were brought back by running the devices again.",
+    (True, True): "Those before it were brought back by running devices again, as many as that is quick for.",
+}
 
 
 def _choice(labels: Sequence[str], more: Sequence[Row] = ()) -> tuple[Choice, ...]:

@@ -1,6 +1,7 @@
 """The latent space of a GCA study: supports and weights of its centroids, and a map of its devices' codes."""
 
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,12 @@ class Broadcast:
 @dataclass(frozen=True)
 class LatentMap:
     """Codes of the final models, (N, 2), by device, and the last centroids, (K, 2), on the codes' first two principal
-    axes; `explained` is the share of the codes' variance along each."""
+    axes; `explained` is the share of the codes' variance along each. `before` holds (devices, codes) of the same
+    records and axes before the last alignment, of those devices whose models of then are known."""
 
     devices: tuple[str, ...]
     codes: Floats
+    before: tuple[tuple[str, ...], Floats]
     last: Broadcast
     centroids: Floats
     explained: tuple[float, float]
@@ -59,32 +62,41 @@ def broadcasts(study: ReportStudy) -> list[Broadcast]:
     return [_broadcast(files[place], hyper) for place in spread]
 
 
-def latent_map(study: ReportStudy, last: Broadcast) -> LatentMap:
-    """Return the map of a study; raises `GcaError` when its models and records cannot be read together."""
-    hyper = _hyperparameters(study)
-    models = sorted((study.directory / "models").glob("*.safetensors"))
-    if not models:
+def latent_map(study: ReportStudy, last: Broadcast, before: Mapping[str, Floats] | None = None) -> LatentMap:
+    """Return the map of a study; `before` holds models before the last alignment, by device. Raises `GcaError` when
+    its models and records cannot be read together."""
+    paths = sorted((study.directory / "models").glob("*.safetensors"))
+    if not paths:
         raise EnvironmentFault(f"{study.directory}: holds no models")
-    names, codes = [], []
-    for path in models:
-        samples = _records(study.directory / "shards" / f"{path.stem}.npz")[: max(1, MAP_CODES // len(models))]
-        trainer = trainer_for(hyper, samples.shape[1])
-        parameters = load_checkpoint(path)[0].get("parameters")
-        if parameters is None or parameters.shape != (trainer.parameter_count,):
-            raise EnvironmentFault(f"{path}: is no model of this study")
-        found = trainer.encode(parameters.astype(np.float32, copy=False), samples)
-        names += [path.stem] * len(found)
-        codes.append(found)
-    pooled = np.concatenate(codes).astype(np.float64)
+    models = {path.stem: load_checkpoint(path)[0].get("parameters") for path in paths}
+    names, pooled = _codes(study, models, len(paths))
     if len(pooled) < 2 or pooled.shape[1] < 2 or not np.isfinite(pooled).all():
         raise EnvironmentFault(f"{study.directory}: its codes span no plane")
     mean = pooled.mean(axis=0)
     _, spread, axes = np.linalg.svd(pooled - mean, full_matrices=False)
     share = spread**2 / max(np.sum(spread**2), np.finfo(float).tiny)
+    plane = axes[:2].T
+    earlier, codes = _codes(study, before, len(paths)) if before else ((), mean[None, :][:0])
     return LatentMap(
-        tuple(names), (pooled - mean) @ axes[:2].T, last, (last.centroids - mean) @ axes[:2].T,
+        names, (pooled - mean) @ plane, (earlier, (codes - mean) @ plane), last, (last.centroids - mean) @ plane,
         (float(share[0]), float(share[1])),
     )  # fmt: skip
+
+
+def _codes(study: ReportStudy, models: Mapping[str, Floats | None], share: int) -> tuple[tuple[str, ...], Floats]:
+    """Return the device of each code, and the codes (N, d_z), of the first records of each device."""
+    hyper = _hyperparameters(study)
+    names: list[str] = []
+    codes = []
+    for device, parameters in models.items():
+        samples = _records(study.directory / "shards" / f"{device}.npz")[: max(1, MAP_CODES // share)]
+        trainer = trainer_for(hyper, samples.shape[1])
+        if parameters is None or parameters.shape != (trainer.parameter_count,):
+            raise EnvironmentFault(f"{study.directory}: the model of {device} is none of this study")
+        found = trainer.encode(parameters.astype(np.float32, copy=False), samples)
+        names += [device] * len(found)
+        codes.append(found)
+    return tuple(names), np.concatenate(codes).astype(np.float64)
 
 
 def _hyperparameters(study: ReportStudy) -> Hyperparameters:

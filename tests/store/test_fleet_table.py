@@ -20,7 +20,7 @@ def told(device: str, round: int, outcome: str = "completed", accuracy: float | 
         Evaluation(phase="align", epoch=1, loss=0.5, threshold=1.0, accuracy=accuracy, auroc=0.5,
                    average_precision=0.5),
     )  # fmt: skip
-    return Telemetry(run="r", round=round, device=device, seq=1, outcome=outcome, spent_s={}, tallies=tallies,
+    return Telemetry(run="r", round=round, device=device, seq=1, outcome=outcome, spent_s={"upload": 2.5}, tallies=tallies,
                      evaluations=evaluations, ignored={}, state_sha256="")  # type: ignore[arg-type]  # fmt: skip
 
 
@@ -34,16 +34,23 @@ def test_nothing_is_shown_of_nobody() -> None:
     assert shown(FleetTable()) == []
 
 
+def test_devices_known_beforehand_are_there_from_the_start() -> None:
+    table = FleetTable(["d1", "d2"])
+    assert shown(table)[1].split() == ["d1", "joining", "0", "B", "0", "B", "-", "-"]
+    table.opened(1)
+    assert [line.split()[1:4] for line in shown(table)[1:]] == [["round", "1:", "training"]] * 2
+
+
 def test_a_device_goes_through_its_round() -> None:
     table = FleetTable()
     table.opened(1)
     table.uploaded("d1")
-    assert shown(table)[1].split() == ["d1", "round", "1:", "uploaded", "0", "B", "0", "B", "-"]
+    assert shown(table)[1].split() == ["d1", "round", "1:", "uploaded", "0", "B", "0", "B", "-", "-"]
     table.heard(told("d1", 1))
-    assert shown(table)[1].split() == ["d1", "round", "1:", "done", "1.5", "kB", "300", "B", "75.00", "%"]
+    assert shown(table)[1].split() == ["d1", "round", "1:", "done", "1.5", "kB", "300", "B", "2.5", "s", "75.00", "%"]
     table.opened(2)
     table.heard(told("d1", 1, accuracy=float("nan")))  # told late: the device is at round 2 already
-    assert shown(table)[1].split() == ["d1", "round", "2:", "training", "3", "kB", "600", "B", "-"]
+    assert shown(table)[1].split() == ["d1", "round", "2:", "training", "3", "kB", "600", "B", "2.5", "s", "-"]
     table.heard(told("d1", 2, "late", accuracy=None))
     assert "round 2: late" in shown(table)[1]
 

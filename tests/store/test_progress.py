@@ -63,6 +63,12 @@ def test_a_line_says_what_is_missing_and_is_never_broken() -> None:
     )
 
 
+def test_a_round_without_exchange_tells_of_none() -> None:
+    stream = io.StringIO()
+    progress(stream, 1).round_done(record(1, accepted=(), tallies={}), 0.5)
+    assert stream.getvalue() == "round 1 of 1: accuracy 0.5000; 2.5 s\n"
+
+
 def test_a_reader_that_has_gone_ends_the_run_in_order() -> None:
     """Not by SystemExit out of the middle of it, and what is said on the way out fails no more."""
     ours, theirs = os.pipe()
@@ -106,6 +112,15 @@ def test_a_terminal_gets_the_same_lines_and_a_bar_that_goes_away(monkeypatch: py
     assert "rounds" in said and "2/10" in said
     assert said.endswith("\x1b[2K")  # the line of the bar is erased
     assert said.count("\x1b[?25l") == said.count("\x1b[?25h") == 1  # the cursor is back
+
+
+def test_a_narrow_terminal_breaks_lines_between_words() -> None:
+    stream = Terminal()
+    display = Live(Console(file=stream, force_terminal=True, width=60, color_system=None), 10)
+    display.note(LINE.format(" 1"))
+    display.close()
+    first, second = (line for line in stream.getvalue().splitlines() if "uploads" in line or "down" in line)
+    assert " ".join([first.split("\r")[-1].rstrip(), second.rstrip()]).endswith(LINE.format(" 1"))
 
 
 def test_the_bar_counts_the_uploads_of_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
