@@ -44,6 +44,12 @@ class Collection:
         if device not in self.accepted and device not in self.rejected and device not in self.gone:
             self.outstanding[device] = None
 
+    def ask_again(self, device: str, instance: str) -> None:
+        """Call a device's new process in place of its old one; a part of an upload that came from that is void."""
+        self.gone.discard(device)
+        self.parts.pop(device, None)
+        self.ask(device, instance)
+
     def give_up(self, device: str) -> None:
         """Wait no longer for a device: it has gone, or does not know of the round."""
         self.gone.add(device)

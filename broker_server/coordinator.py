@@ -7,7 +7,7 @@ whenever they reconnect or hear a round announced anew; every answer can be give
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from broker_server.actions import (
@@ -24,11 +24,14 @@ from broker_server.actions import (
     Record,
 )
 from broker_server.collection import Collection
+from broker_server.conduct import Conduct
 from broker_server.deadline import earliest
 from broker_server.door import Door
+from broker_server.farewell import Farewell
+from broker_server.gate import Flawed, Gate, Letter, Stranger
 from broker_server.herald import Herald
 from broker_server.ledger import Ledger
-from broker_server.members import Members
+from broker_server.members import Members, room_for
 from broker_server.methods.base import Aggregate as Aggregated
 from broker_server.methods.base import ServerMethod, Upload
 from broker_server.muster import Muster
@@ -36,13 +39,14 @@ from broker_server.plan import RunPlan
 from broker_server.records import ENDS_EARLY, Closing, Outcome, RoundRecord
 from broker_server.reports import Reports
 from broker_server.round_limit import RoundLimit
+from broker_server.standing import standing
 from broker_server.start import Start
 from broker_server.stragglers import Stragglers
 from edge_client.cohort import draw, sizes, takes_part
 from edge_client.errors import ProtocolError
 from edge_client.protocol import topics
-from edge_client.protocol.codec import Arrays, decode, payload_bytes
-from edge_client.protocol.messages import COMPLETED, FAREWELL_S, SERVER, Chunk, Join, Presence, Standing, Telemetry
+from edge_client.protocol.codec import Arrays, payload_bytes
+from edge_client.protocol.messages import COMPLETED, Chunk, Join, Presence, Standing, Telemetry
 from edge_client.transport.pacing import slowest
 
 
@@ -51,18 +55,21 @@ class Coordinator:
 
     def __init__(self, plan: RunPlan, method: ServerMethod) -> None:
         self.plan, self.method = plan, method
-        self.ledger, self.members = Ledger(), Members(plan.start.elapsed_s)
+        self.ledger, self.members = Ledger(), Members(plan.start.elapsed_s, room_for(plan.devices))
         self.collection: Collection | None = None
         self.outcome: Outcome | None = None
         self.counts: Counter[str] = Counter()
         self._previous: Collection | None = None
         self._herald = Herald(plan, self.ledger)
+        self._conduct = Conduct(plan, method, self.members)
+        self._gate = Gate(plan, self.members, self.ledger, self.counts, self._conduct)
         self._door = Door(plan, method, self._herald, self.members, self.counts)
         self._stragglers = Stragglers(self._herald, self.ledger, self.counts)
         self._reports = Reports()
         self._closed_s: float | None = None
         self._deserted_s: float | None = None
         self._limit = RoundLimit(plan, method, self.members, self._herald)
+        self._farewell = Farewell(plan, method, self.members, self._limit)
         self._muster = Muster(plan)
         self._completed = plan.start.completed
         self._broadcast: Arrays | None = plan.start.broadcast
@@ -76,41 +83,33 @@ class Coordinator:
 
     def take(self, topic: str, payload: bytes, now: float) -> list[Action]:
         """Use one message. Whatever is wrong with it is counted and told to its device, and harms nobody else."""
-        try:
-            address = topics.parse(topic, self.plan.run)
-            if address.device == SERVER:
-                raise ProtocolError("a device that calls itself the server")
-            device = address.device or SERVER
-        except ProtocolError:
-            return self._ignore("foreign")
-        if not payload and address.kind is Presence:  # a retained message being cleared
-            return []
-        try:
-            message = decode(payload, address.kind)
-            if message.device != device:
-                raise ProtocolError(f"a message of {message.device!r} on a topic of {device!r}")
-        except ProtocolError as error:
-            self.counts["malformed"] += 1
-            self.ledger.received(device, "ignored", len(payload))
-            return self._refuse(device, address.round, str(error), now) if address.kind is Chunk else []
-        if message.run != self.plan.name and not (
-            message.run == self.plan.run and isinstance(message, Join | Presence)
-        ):
-            return self._foreign(device, len(payload))
+        match opened := self._gate.open(topic, payload):
+            case Letter():
+                told = self._read(opened, now)
+            case Flawed(device, address, why):
+                told = self._refuse(device, address.round, why, now) if address.kind is Chunk else []
+            case Stranger(join):
+                told = self._door.stranger(join)
+            case _:
+                told = []
+        return [*told, *(action for one in self._conduct.newly_excluded() for action in self._exclude(*one, now))]
+
+    def _read(self, letter: Letter, now: float) -> list[Action]:
+        device, address, message, size = letter
         match message:
             case Presence():
-                self.ledger.received(device, "control", len(payload))
+                self.ledger.received(device, "control", size)
                 return self._presence(message, now)
             case Join():
-                self.ledger.received(device, "control", len(payload))
+                self.ledger.received(device, "control", size)
                 return self._join(message, now)
             case Chunk() if (message.round, message.index) == (address.round, address.index):
-                return self._chunk(device, message, len(payload), now)
+                return self._chunk(device, message, size, now)
             case Telemetry():
-                self.ledger.received(device, "telemetry", len(payload))
+                self.ledger.received(device, "telemetry", size)
                 flaw = self._reports.flaw(message, self._round)
-                return self._ignore(f"report_{flaw}") if flaw else [Observe(message)]
-        return self._foreign(device, len(payload))
+                return self._useless(device, f"report_{flaw}") if flaw else [Observe(message)]
+        return self._foreign(device, size)
 
     def tick(self, now: float) -> list[Action]:
         """Let time pass: start, close or give up what is due."""
@@ -144,7 +143,8 @@ class Coordinator:
         actions: list[Action] = [*self._herald.close(collection.round, joined, listeners, result.travels, rate)]
         actions += [Note(f"round {collection.round}: {remark}") for remark in result.remarks]
         self._completed, self._broadcast = collection.round, result.broadcast
-        reached = Start(collection.round, result.broadcast, now, self._herald.seq, self.members.elapsed_s)
+        reached = Start(collection.round, result.broadcast, now, self._herald.seq, self.members.elapsed_s,
+                        result.packed)  # fmt: skip
         actions += [Checkpoint(reached), Record(self._record(collection, result.diagnostics, now))]
         return actions + self._go_on(now)
 
@@ -154,31 +154,19 @@ class Coordinator:
 
     @property
     def all_gone(self) -> bool:
-        """Whether no device that joined is still connected, or cut off while the last broadcast is owed to it. A run
-        that failed owes nothing."""
-        owed: Iterable[str] = ()
-        if self.collection is not None and self.outcome is not None and self.outcome.completed:
-            owed = self.collection.audience if self.method.broadcasts_to_all else self.collection.accepted
-        return not self.members.anyone_online and not any(device in self.members.joined for device in owed)
+        """Whether nobody has to be waited for any more, once the run has ended."""
+        return self._farewell.all_gone(self.outcome, self.collection)
 
     def farewell_due(self, now: float) -> float:
-        """Return until when to wait, after the end, for devices that have not said goodbye: for those that use the
-        last broadcast as long as that may take, for those that were cut off no longer than the patience."""
+        """Return until when to wait, after the end, for devices that have not said goodbye."""
         assert self.outcome is not None
-        if not self.outcome.completed:  # nothing is owed to them; the end stays on the broker
-            return self.outcome.ended_s + FAREWELL_S
-        due = self.outcome.ended_s + self._limit.farewell_s()
-        if self.members.anyone_online:
-            self._deserted_s = None
-            return due
-        self._deserted_s = now if self._deserted_s is None else self._deserted_s
-        return min(due, self._deserted_s + max(FAREWELL_S, self.plan.patience_s))
+        return self._farewell.due(self.outcome, now)
 
     def closing(self) -> list[Action]:
         """Leave nothing behind: clear the retained presences, and hand over what the ledgers still hold."""
         kept = [topics.presence(self.plan.run, device) for device in sorted(self.members.known)]
         swept = [Publish(topic, b"", retain=True) for topic in kept]
-        return [*swept, Closed(Closing(self._round, self.ledger.drain(), dict(self.counts)))]
+        return [*swept, Closed(Closing(self._round, self.ledger.drain(), dict(self.counts), self._conduct.drain()))]
 
     # ---- devices come and go ------------------------------------------------------------------------------------
 
@@ -190,7 +178,7 @@ class Coordinator:
         told, newcomers = self._door.heard(presence, now)
         if presence.state == "online":
             self._ask_after_all(device)
-        elif self.outcome is None:
+        elif self.outcome is None and device not in self._conduct.excluded:
             told.append(Note(f"{device} {presence.state}" + (f": {presence.detail}" if presence.detail else "")))
         if presence.state in ("left", "failed"):
             self.members.remove(device)
@@ -201,24 +189,35 @@ class Coordinator:
 
     def _join(self, join: Join, now: float) -> list[Action]:
         if refused := self._door.refusal(join, now):
+            self._conduct.useless(join.device, "refused")
             return refused
         self._reports.admit(join.device, join.instance)
         if self.members.admit(join, now) and self.collection is not None:
             asked = self.collection.instances.get(join.device)
             if asked is not None and asked != join.instance:
-                self.collection.give_up(join.device)  # it restarted and does not know of the round
+                self._started_anew(self.collection, join)
         self._ask_after_all(join.device)
-        standing = self._standing(join)
-        answer: list[Action] = [self._herald.welcome(join, self._last_round_of(join), standing)]
-        if standing.state == "follows":
-            answer += self._herald.catch_up(join.device)
+        told = self._standing(join)
+        answer: list[Action] = [self._herald.welcome(join, self._last_round_of(join), told)]
+        if told.state == "follows":
+            answer += self._herald.catch_up(join.device, slowest(join.down_rate))
         return answer + self.tick(now)
+
+    def _started_anew(self, collection: Collection, join: Join) -> None:
+        """A process that asks what became of an upload goes on from what the one before it kept, so it can do what that
+        one was asked for; any other does not know of the round."""
+        if join.awaits == "acceptance" and self._collecting:
+            collection.ask_again(join.device, join.instance)
+        else:
+            collection.give_up(join.device)
 
     def _ask_after_all(self, device: str) -> None:
         """Ask a device for its upload that was left out of the open round because it was away, now that it is back.
         The draw is public: a device that finds itself drawn trains, whether the server thinks of it or not."""
         collection, member = self.collection, self.members.joined.get(device)
         if collection is None or member is None or not self._collecting or not self.members.online(device):
+            return
+        if device in self._conduct.excluded:
             return
         drawn = takes_part(collection.cohort, self.plan.seed, collection.round, device)
         if collection.left_out.pop(device, None) == member.instance and drawn:
@@ -234,22 +233,14 @@ class Coordinator:
 
     def _standing(self, join: Join) -> Standing:
         """What the server can say about what a device awaits."""
-        asked = next((c for c in (self.collection, self._previous) if c and c.round == join.round), None)
-        current = asked is not None and asked is self.collection
-        match join.awaits:
-            case "acceptance" if asked is not None:
-                return asked.standing(join.device, closed=not current or not self._collecting)
-            case "acceptance":
-                return Standing(join.round, "closed")
-            case "broadcast" if self._herald.broadcast_round == join.round:
-                return Standing(join.round, "follows")
-            case "broadcast":
-                return Standing(join.round, "pending" if current and self.outcome is None else "gone")
-        return Standing(join.round, "nothing")
+        return standing(join, self.collection, self._previous, round=self._round, collecting=self._collecting,
+                        broadcast_round=self._herald.broadcast_round, running=self.outcome is None)  # fmt: skip
 
     def _wait(self, now: float) -> list[Action]:
         """Before the first round: wait for all devices, saying so, but not for ever."""
         have = len(self.members.joined)
+        if self._completed >= self.plan.rounds:  # it was stopped between the last round and the end
+            return self._go_on(now)
         if self._muster.complete(have, now):
             return self._go_on(now)
         if failure := self._muster.failure(have, now):
@@ -279,6 +270,7 @@ class Coordinator:
         enough = wanted if self.plan.over_selection > 1 else None
         self.collection = Collection(round, cohort, asked, now, audience, left_out, enough)
         self._closed_s = self._deserted_s = None
+        self._conduct.new_round()
         return [Opened(round, len(chosen)), self._state(), *self._progress(now)]
 
     def _chunk(self, device: str, chunk: Chunk, size: int, now: float) -> list[Action]:
@@ -288,15 +280,16 @@ class Coordinator:
         if self._stragglers.has_record(chunk.round):
             return self._stragglers.after_the_record(device, chunk.round, size)
         if device not in collection.instances:
+            self._conduct.useless(device, "unasked")
             return self._stragglers.unasked(collection, device, size)
         if not self._collecting:
             return self._stragglers.after_the_close(collection, device, chunk, size)
         self.ledger.received(device, "upload", size)
         if device in collection.rejected:
-            return self._ignore("rejected")
+            return self._useless(device, "rejected")
         try:
             if not collection.add(device, chunk, self.method.upload_limit(member)):
-                return [*self._ignore("duplicate"), *self._accept_again(device)]
+                return [*self._useless(device, "duplicate"), *self._accept_again(device)]
             if (upload := collection.upload(device)) is None:
                 return []
             self.method.check(member, upload)
@@ -321,6 +314,11 @@ class Coordinator:
         collection.reject(device, why)
         note = Note(f"round {round}: upload of {device} refused: {why}")
         return [note, self._herald.reject(device, round, "invalid", why), *self._progress(now)]
+
+    def _exclude(self, device: str, why: str, now: float) -> list[Action]:
+        """Read nothing of a device any more in this round, and do not wait for it."""
+        note = Note(f"{device} is excluded from round {self._round}: {why}")
+        return [note, *self._refuse(device, self._round, why, now)]
 
     def _progress(self, now: float) -> list[Action]:
         """Close the round when nobody is outstanding, enough is here, or waiting any longer is pointless."""
@@ -373,7 +371,7 @@ class Coordinator:
         return RoundRecord(
             collection.round, collection.opened_s, self._closed_s or now, now, deadline,
             tuple(sorted(collection.accepted)), tuple(sorted(collection.late)), tuple(sorted(collection.rejected)),
-            collection.missing, self.ledger.drain(), counts, dict(diagnostics),
+            collection.missing, self.ledger.drain(), counts, dict(diagnostics), self._conduct.drain(),
         )  # fmt: skip
 
     def _end(self, completed: bool, reason: str, now: float) -> list[Action]:
@@ -382,10 +380,11 @@ class Coordinator:
         return told if completed else [*told, Note(f"{ENDS_EARLY}{reason}")]
 
     def _foreign(self, device: str, size: int) -> list[Action]:
-        """Count a message, with its bytes, that does not concern this run or a round of it."""
-        self.ledger.received(device, "ignored", size)
-        return self._ignore("foreign")
+        self._gate.foreign(device, size)
+        return []
 
-    def _ignore(self, reason: str) -> list[Action]:
+    def _useless(self, device: str, reason: str) -> list[Action]:
+        """Count a message, the bytes of which are counted, that tells nothing."""
         self.counts[reason] += 1
+        self._conduct.useless(device, reason)
         return []

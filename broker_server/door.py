@@ -22,6 +22,7 @@ class Door:
     def __init__(self, plan: RunPlan, method: ServerMethod, herald: Herald, members: Members,
                  counts: Counter[str]) -> None:  # fmt: skip
         self._plan, self._method, self._herald, self._members, self._counts = plan, method, herald, members, counts
+        self._told_of_strangers = False
 
     def refusal(self, join: Join, now: float) -> list[Action]:
         """Return what to tell whom instead of letting a device in; nothing if it may come in now."""
@@ -33,6 +34,15 @@ class Door:
             told = self._herald.reject(join.device, join.round, "unfit", detail, join.instance)
             return [told, Note(f"{join.device} is refused: {detail}")]
         return []
+
+    def stranger(self, join: Join | None) -> list[Action]:
+        """Have no room for one more name; tell it if it asks to join, and a person once."""
+        told: list[Action] = []
+        if not self._told_of_strangers:
+            self._told_of_strangers = True
+            told.append(Note(f"more than {self._members.room} device names have appeared: no new one is let in; "
+                             "does the broker let strangers write?"))  # fmt: skip
+        return told if join is None else [*told, self._herald.no_room(join)]
 
     def heard(self, presence: Presence, now: float) -> tuple[list[Action], list[Join]]:
         """Settle what the holder of a name decides by a sign of life, or by going."""

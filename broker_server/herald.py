@@ -39,7 +39,7 @@ class Herald:
     @property
     def broadcast_round(self) -> int:
         """The round of the last broadcast, 0 before the first."""
-        return self._broadcast[0].round if self._broadcast else 0
+        return self._broadcast[0].round if self._broadcast else self._plan.start.completed
 
     @property
     def broadcast_bytes(self) -> int:
@@ -63,20 +63,25 @@ class Herald:
               rate: float | None = None) -> list[Publish]:  # fmt: skip
         """Announce that a round is closed and send its broadcast to the `listeners`, the slowest of which hears
         `rate` bits/s (None: nobody knows)."""
-        body = encode_arrays(arrays)
-        self._payload = payload_bytes(arrays)
-        size = min(self._plan.chunk_size, chunk_size(rate))
-        self._broadcast = tuple(split(body, size, run=self._plan.name, round=round, device=SERVER,
-                                      seq=self._number))  # fmt: skip
+        self._cut(round, arrays, rate)
         first = self._broadcast[0]
         message = RoundState(run=self._plan.name, round=round, device=SERVER, seq=self._number(), state="closed",
                              chunks=first.chunks, size=first.size, digest=first.digest)  # fmt: skip
         chunks = [self._chunk(topics.broadcast(self._plan.run, round, c.index), c, listeners) for c in self._broadcast]
         return [self._announce(message, audience), *chunks]
 
-    def catch_up(self, device: str) -> list[Publish]:
-        """Send the last broadcast again, to one device that was away."""
-        run = self._plan.run
+    def _cut(self, round: int, arrays: Arrays, rate: float | None) -> None:
+        """Cut a broadcast into chunks, and keep them."""
+        self._payload = payload_bytes(arrays)
+        size = min(self._plan.chunk_size, chunk_size(rate))
+        self._broadcast = tuple(split(encode_arrays(arrays), size, run=self._plan.name, round=round, device=SERVER,
+                                      seq=self._number))  # fmt: skip
+
+    def catch_up(self, device: str, rate: float | None = None) -> list[Publish]:
+        """Send the last broadcast again, to one device that was away and hears `rate` bits/s."""
+        run, start = self._plan.run, self._plan.start
+        if not self._broadcast:  # an earlier life of this server sent it
+            self._cut(start.completed, start.packed or start.broadcast or {}, rate)
         return [
             self._chunk(topics.catch_up(run, device, c.round, c.index), c, (device,)) for c in self._broadcast
         ]  # fmt: skip
@@ -97,6 +102,15 @@ class Herald:
         message = Reject(run=self._plan.name, round=round, device=SERVER, seq=self._number(), reason=reason,
                          detail=detail[:300], instance=instance)  # fmt: skip
         return self._tell(device, "reject", message)
+
+    def no_room(self, join: Join) -> Publish:
+        """Refuse a device of a name too many; the ledgers have no room for it either."""
+        message = Reject(run=self._plan.name, round=join.round, device=SERVER, seq=self._number(), reason="unfit",
+                         detail="too many device names have appeared in this run; ask whoever runs its server",
+                         instance=join.instance)  # fmt: skip
+        data = encode(message)
+        self._ledger.sent((SERVER,), "control", len(data))
+        return Publish(topics.down(self._plan.run, join.device, "reject"), data)
 
     def probe(self, device: str, instance: str) -> Publish:
         """Ask this process of a device for a sign of life."""

@@ -10,8 +10,15 @@ NEWCOMERS = 4
 """Processes that may wait for one name at a time; whoever comes then is refused at once."""
 PROCESSES = 8
 """Of one name that are remembered as online at a time, the latest: only a device that lies has had more."""
+NAMES_PER_DEVICE, FEWEST_NAMES = 4, 1000
+"""How many names a run has room for: so many for each device expected, and at least so many."""
 ABSENCES = 2
 """Rounds that a device may miss the opening of in a row; from the last of them on it is not drawn until it is back."""
+
+
+def room_for(devices: int) -> int:
+    """Return how many names a run of so many devices has room for."""
+    return max(FEWEST_NAMES, NAMES_PER_DEVICE * devices)
 
 
 @dataclass(frozen=True)
@@ -41,16 +48,28 @@ class Contest:
 
 
 class Members:
-    """The joined devices, all names ever seen, and which processes are connected at present."""
+    """The joined devices, those who have left, and which processes are connected at present; no more than `room` names
+    in all. `known` are those who showed presence."""
 
-    def __init__(self, elapsed_s: Mapping[str, float] | None = None) -> None:
+    def __init__(self, elapsed_s: Mapping[str, float] | None = None, room: int = FEWEST_NAMES) -> None:
         self.joined: dict[str, Member] = {}
         self.known: set[str] = set()
+        self.left: set[str] = set()
+        self.room = room
+        self._names: set[str] = set()
         self.input_dim: int | None = None
         """The width of the records of whoever was admitted last: that of the run."""
         self._elapsed_s = elapsed_s or {}  # as it was before the server's program was stopped
         self._online: dict[str, dict[str, None]] = {}  # in the order of their signs of life
         self._contests: dict[tuple[str, str], Contest] = {}
+
+    def meet(self, device: str) -> bool:
+        """Take note of a name; return False if there is no room for it."""
+        if device not in self._names:
+            if len(self._names) >= self.room:
+                return False
+            self._names.add(device)
+        return True
 
     # ---- presence -----------------------------------------------------------------------------------------------
 
@@ -100,6 +119,7 @@ class Members:
         if known is not None and known.instance == join.instance:
             return False
         self.input_dim = join.input_dim
+        self.left.discard(join.device)
         self.joined[join.device] = Member(
             join.device, join.instance, join.samples, join.input_dim, join.up_rate, join.down_rate, now,
             known.elapsed_s if known else self._elapsed_s.get(join.device),
@@ -117,7 +137,8 @@ class Members:
         return {name: m.elapsed_s for name, m in sorted(self.joined.items()) if m.elapsed_s is not None}
 
     def remove(self, device: str) -> None:
-        self.joined.pop(device, None)
+        if self.joined.pop(device, None) is not None:
+            self.left.add(device)
 
     # ---- two of one name ----------------------------------------------------------------------------------------
 

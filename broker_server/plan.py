@@ -9,12 +9,14 @@ from broker_server.start import Start
 from edge_client.errors import ConfigError
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.protocol.chunks import MAX_CHUNK
+from edge_client.protocol.lives import Life
 from edge_client.protocol.messages import Name
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """`run` is the topic name, `incarnation` (8 hex digits) this server's life of it.
+    """`run` is the topic name, `incarnation` (8 hex digits) tells it from others of that name, and `life` from earlier
+    lives of its server (`edge_client/protocol/lives.py`).
 
     participation: fraction phi of the joined devices that takes part in a round. over_selection: how many times as many
     are asked; a round that asks more than it wants closes when as many uploads as it wants are in.
@@ -24,6 +26,8 @@ class RunPlan:
     patience_s is also what stragglers get beyond what is expected of them.
     deadline_s: seconds from the opening of a round to its close, or "auto": `grace` times what bytes, links and the
     training seen so far let expect of the slowest, plus the patience.
+    rubbish_limit: how many messages of no use a device may send in a round; message_limit: how many messages, beside
+    the chunks of its uploads.
     start: where a run goes on that was stopped before.
     """
 
@@ -44,12 +48,15 @@ class RunPlan:
     deadline_s: float | Literal["auto"] = "auto"
     grace: float = 3.0
     chunk_size: int = MAX_CHUNK
+    rubbish_limit: int = 100
+    message_limit: int = 1000
+    life: int = 0
     start: Start = field(default_factory=Start)
 
     def __post_init__(self) -> None:
         """Raises `ConfigError` for a run that messages could not name."""
         try:
-            convert(self.name, Name)
+            convert(f"{self.run}.{self.incarnation}", Name)
         except ValidationError:
             raise ConfigError(
                 f"run name {self.run!r}: use 1 to 55 letters, digits, '.', '_' or '-', the first a letter or digit"
@@ -63,4 +70,4 @@ class RunPlan:
     @property
     def name(self) -> str:
         """The run as messages name it."""
-        return f"{self.run}.{self.incarnation}"
+        return f"{self.run}.{Life(self.incarnation, self.life)}"

@@ -10,6 +10,17 @@ ENDS_EARLY = "the run ends early: "
 
 
 @dataclass(frozen=True)
+class Misconduct:
+    """What a device sent that was of no use, by reason, since it was last written down; how many messages of it were
+    not read; and why it was excluded from the round, if it was."""
+
+    device: str
+    useless: dict[str, int]
+    unread: int = 0
+    excluded: str = ""
+
+
+@dataclass(frozen=True)
 class RoundRecord:
     """One finished round. Times are seconds since the run began.
 
@@ -32,6 +43,7 @@ class RoundRecord:
     tallies: dict[str, tuple[Tally, ...]]
     counts: dict[str, int]
     diagnostics: dict[str, Any] = field(default_factory=dict)
+    misconduct: tuple[Misconduct, ...] = ()
 
     @property
     def participants(self) -> tuple[str, ...]:
@@ -67,6 +79,7 @@ class Closing:
     round: int
     tallies: dict[str, tuple[Tally, ...]]
     counts: dict[str, int]
+    misconduct: tuple[Misconduct, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,9 @@ attacks       what a curious server could extract from one device, by attack, by
               paper's, and by the `round` whose upload was attacked (R + 1: of one more round, which never was); higher
               `ntmse` and lower `excess_cosine` mean less leakage, `details` is JSON; of equal settings the newest
 events        what was late, duplicate, stale, foreign, malformed or told, `count` times; `device` NULL: the server says
+              it of all. Of one device: "useless", how many messages of no use it sent, with their kinds; "excluded",
+              why nothing of it was read any more in this round; "unread", how many messages that concerned;
+              "reported_...", how a round went amiss for it
 """
 
 VERSION = 2

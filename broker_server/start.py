@@ -15,7 +15,8 @@ class Start:
     """`completed` rounds are over, and the last of them gave `broadcast`.
 
     seconds: the run's clock then. seq: the number of the server's next message. elapsed_s: what deadlines are told
-    from, each device's slowest way from opening to accepted upload so far.
+    from, each device's slowest way from opening to accepted upload so far. packed: what travelled in place of the
+    broadcast, where a codec stood between.
     """
 
     completed: int = 0
@@ -23,11 +24,17 @@ class Start:
     seconds: float = 0.0
     seq: int = 0
     elapsed_s: Mapping[str, float] = field(default_factory=dict)
+    packed: Arrays | None = None
 
 
 def place(directory: Path, round: int) -> Path:
     """Return where a study in `directory` keeps what a round broadcast."""
     return directory / "rounds" / f"{round:05d}.safetensors"
+
+
+def _packed_place(directory: Path, round: int) -> Path:
+    """Return where it keeps what travelled in place of that, for as long as this is the last round."""
+    return place(directory, round).with_suffix(".packed")
 
 
 def save_start(directory: Path, start: Start) -> None:
@@ -39,6 +46,9 @@ def save_start(directory: Path, start: Start) -> None:
         path.parent.mkdir(exist_ok=True)
     except OSError as error:
         raise EnvironmentFault(f"{path.parent}: {error.strerror}; the checkpoint could not be written") from None
+    if start.packed is not None:
+        save_checkpoint(_packed_place(directory, start.completed), start.packed, {})
+        _packed_place(directory, start.completed - 2).unlink(missing_ok=True)  # of the one before a stop may need it
     save_checkpoint(path, start.broadcast or {}, about)
 
 
@@ -53,4 +63,5 @@ def load_start(directory: Path, round: int) -> Start:
         raise EnvironmentFault(f"{path}: does not say where its run stood; the study cannot go on from it") from None
     if completed != round:
         raise EnvironmentFault(f"{path}: is of round {completed}; the study cannot go on from it")
-    return Start(completed, broadcast, seconds, seq, elapsed)
+    packed = _packed_place(directory, round)
+    return Start(completed, broadcast, seconds, seq, elapsed, load_checkpoint(packed)[0] if packed.exists() else None)

@@ -8,14 +8,14 @@ are not forced one by one, because the server waits meanwhile.
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from broker_server.plan import RunPlan
-from broker_server.records import Amendment, AttackRecord, Closing, Outcome, RoundRecord
+from broker_server.records import Amendment, AttackRecord, Closing, Misconduct, Outcome, RoundRecord
 from broker_server.schema import ATTACKS, OF_ROUNDS, TABLES, VERSION
 from edge_client.errors import EnvironmentFault
 from edge_client.protocol.messages import Tally, Telemetry
@@ -106,6 +106,8 @@ class StudyStore:
             write.execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             write.executemany("INSERT INTO participants VALUES (?, ?, ?, ?)", fates)
             self._server_side(write, run, record.round, record.tallies, record.counts)
+            write.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)",
+                              _misconduct(run, record.round, record.misconduct))  # fmt: skip
 
     def amend_round(self, run: int, amendment: Amendment) -> None:
         """Book what came for a round after its record, and correct the fate of an upload that was called missing."""
@@ -123,6 +125,8 @@ class StudyStore:
         """Write down what came after the last round."""
         with self._transaction() as write:
             self._server_side(write, run, closing.round, closing.tallies, closing.counts)
+            write.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)",
+                              _misconduct(run, closing.round, closing.misconduct))  # fmt: skip
 
     def record_telemetry(self, run: int, told: Telemetry, now: float | None = None) -> None:
         """Write down what a device reported, at `now` on the run's clock (None: not known). A round that went amiss for
@@ -156,6 +160,11 @@ class StudyStore:
         """Write down an event."""
         with self._transaction() as write:
             write.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", (run, round, device, kind, count, detail))
+
+    def begin_life(self, run: int, name: str) -> None:
+        """Note under which name, from now on, the server that goes on with a run speaks."""
+        with self._transaction(durable=True) as write:
+            write.execute("UPDATE runs SET name = ? WHERE run = ?", (name, run))
 
     def finish(self, run: int, outcome: Outcome, seconds_wall: float, state_sha256: str | None) -> None:
         """Write down how a run ended."""
@@ -241,6 +250,20 @@ class StudyStore:
         """Return when a round was over, on the run's clock."""
         ((seconds,),) = self.rows("SELECT published_s FROM rounds WHERE run = ? AND round = ?", run, round)
         return float(seconds)
+
+
+def _misconduct(run: int, round: int, found: Iterable[Misconduct]) -> list[tuple[Any, ...]]:
+    """Return what is written down of devices that sent what was of no use."""
+    rows: list[tuple[Any, ...]] = []
+    for one in found:
+        told = ", ".join(f"{count} {reason}" for reason, count in one.useless.items())
+        if one.useless:
+            rows.append((run, round, one.device, "useless", sum(one.useless.values()), told))
+        if one.excluded:
+            rows.append((run, round, one.device, "excluded", 1, one.excluded))
+        if one.unread:
+            rows.append((run, round, one.device, "unread", one.unread, "messages after it was excluded"))
+    return rows
 
 
 def _stages(key: tuple[int, int, str], told: Telemetry, now: float | None) -> list[tuple[Any, ...]]:

@@ -5,20 +5,34 @@ feeds it from a transport; the property tests feed it reordered, repeated and br
 """
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from edge_client.errors import ConfigError, ProtocolError
 from edge_client.protocol import topics
 from edge_client.protocol.chunks import Reassembly
 from edge_client.protocol.codec import MAX_BODY, Arrays, decode, decode_arrays, payload_bytes
+from edge_client.protocol.lives import Life, life_in
 from edge_client.protocol.messages import Accept, Chunk, Header, Probe, Reject, RoundState, Welcome
 from edge_client.protocol.tally import TallySheet
+
+TOO_LATE = "the round closed before the upload was complete"
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of an upload; `detail` is the server's reason."""
+
+    outcome: Literal["completed", "rejected", "late"]
+    detail: str = ""
 
 
 class Mailbox:
     """The server's last word on everything the device asks about.
 
-    `welcome` and `round` are the newest of their kind; `verdicts[r]` is the fate of the upload of round r, which is
-    final; `ignored` counts what was dropped, by reason.
+    `welcome` and `round` are the newest of their kind; `verdict` is the fate of the upload of the round that is
+    expected, which is final in this life of the server; `ignored` counts what was dropped, by reason.
     """
 
     def __init__(self, run: str, device: str, instance: str, tally: TallySheet) -> None:
@@ -26,7 +40,7 @@ class Mailbox:
         self.tally = tally
         self.welcome: Welcome | None = None
         self.round: RoundState | None = None
-        self.verdicts: dict[int, Accept | Reject] = {}
+        self.verdict: Accept | Reject | None = None
         self.refusal: Reject | None = None
         self.ignored: Counter[str] = Counter()
         self._wanted = 0
@@ -35,9 +49,8 @@ class Mailbox:
         self._early: tuple[RoundState, bytes] | None = None  # came before the welcome that tells whose it is
 
     def expect_broadcast(self, round: int) -> None:
-        """Collect the broadcast of this round from now on and forget an earlier one."""
-        self._wanted, self._body = round, Reassembly(MAX_BODY)
-        self.verdicts = {r: verdict for r, verdict in self.verdicts.items() if r >= round}
+        """Collect the broadcast and the verdict of this round from now on and forget earlier ones."""
+        self._wanted, self._body, self.verdict = round, Reassembly(MAX_BODY), None
 
     @property
     def broadcast_complete(self) -> bool:
@@ -54,7 +67,7 @@ class Mailbox:
         except ProtocolError:
             self._ignore("malformed", payload)
             return None
-        if isinstance(message, RoundState) and self.welcome is None:
+        if isinstance(message, RoundState) and (self.welcome is None or self._is_of_a_later_life(message)):
             self._drop_early("stale")
             self._early = message, payload
             return None
@@ -70,6 +83,23 @@ class Mailbox:
             self.tally.count("down", "control", len(payload))
         return message
 
+    @property
+    def superseded(self) -> bool:
+        """Whether the server goes on in a later life, which has not welcomed this device yet."""
+        return self.welcome is not None and self._early is not None
+
+    @property
+    def life(self) -> str:
+        """The run as messages name it: with the server's life once we know it."""
+        return self.welcome.run if self.welcome else self.run
+
+    def _is_of_a_later_life(self, message: Header) -> bool:
+        ours, theirs = self._life(self.welcome), self._life(message)
+        return ours is not None and theirs is not None and theirs.goes_on_from(ours)
+
+    def _life(self, message: Header | None) -> Life | None:
+        return None if message is None else life_in(message.run, self.run)
+
     def _is_ours(self, message: Header) -> bool:
         """A message counts if the server we were welcomed by sent it; what names a process, if it names this one."""
         if isinstance(message, Welcome | Probe):
@@ -82,24 +112,38 @@ class Mailbox:
         """Take in what a message says; return the reason if it is of no use."""
         match message:
             case Welcome():
-                if self.welcome is not None and message.run != self.welcome.run:
-                    raise ConfigError(
-                        f"device {self.device}: another server has taken over run {self.run!r}; "
-                        "a run needs one server: give the second one another --run"
-                    )
-                if self.welcome is not None and message.seq <= self.welcome.seq:
-                    return "stale"
-                self.welcome = message
+                return self._welcomed(message)
             case RoundState():
                 if message.seq <= self._seen:
                     return "stale"
                 self._seen, self.round = message.seq, message
             case Reject() if message.reason in ("duplicate", "unfit"):
                 self.refusal = message
+            case Accept() | Reject() if message.round != self._wanted:
+                return "stale"
             case Accept() | Reject():
-                self.verdicts.setdefault(message.round, message)
+                self.verdict = self.verdict or message
             case Chunk():
                 return self._collect(message)
+        return None
+
+    def _welcomed(self, welcome: Welcome) -> str | None:
+        """Take in a welcome. That of a later life begins everything anew that the server has numbered or decided."""
+        if self.welcome is not None and welcome.run != self.welcome.run:
+            ours, theirs = self._life(self.welcome), self._life(welcome)
+            if ours is None or theirs is None or ours.incarnation != theirs.incarnation:
+                raise ConfigError(
+                    f"device {self.device}: another server has taken over run {self.run!r}; "
+                    "a run needs one server: give the second one another --run"
+                )
+            if not theirs.goes_on_from(ours):
+                return "stale"
+            self.round, self.verdict, self._seen = None, None, -1
+            if self._body is not None and not self._body.complete:
+                self._body = Reassembly(MAX_BODY)
+        elif self.welcome is not None and welcome.seq <= self.welcome.seq:
+            return "stale"
+        self.welcome = welcome
         return None
 
     def _collect(self, chunk: Chunk) -> str | None:
@@ -119,7 +163,7 @@ class Mailbox:
 
     def _use_early(self, welcome: Welcome) -> None:
         """Take in the round state that came before the welcome, if it opens a round for this device or ends the run."""
-        if self._early is None:
+        if self._early is None or self._is_of_a_later_life(self._early[0]):
             return
         state, payload = self._early
         if state.run != welcome.run:
@@ -138,3 +182,62 @@ class Mailbox:
     def _ignore(self, reason: str, payload: bytes) -> None:
         self.ignored[reason] += 1
         self.tally.count("down", "ignored", len(payload))
+
+    # ---- facts --------------------------------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        return self.round is not None and self.round.state == "ended"
+
+    def opening(self, after: int) -> RoundState | None:
+        """Return the state that opens a round beyond `after`, or that ends the run."""
+        state = self.round
+        if state is not None and (state.state == "ended" or (state.state == "open" and state.round > after)):
+            return state
+        return None
+
+    def standing(self, round: int) -> str | None:
+        """Return what the last welcome said of what is awaited for this round."""
+        standing = self.welcome.standing if self.welcome else None
+        return standing.state if standing and standing.round == round else None
+
+    def fate(self, round: int, answered: bool) -> Fate | None:
+        """Return what the server said about a round's upload, or that it has moved on without it, which its states say
+        once it has `answered` on this connection."""
+        verdict, standing, state = self._verdict_on(round), self.standing(round), self.round
+        if isinstance(verdict, Reject):
+            return Fate("late" if verdict.reason == "late" else "rejected", verdict.detail)
+        if verdict is not None or standing == "accepted":
+            return Fate("completed")
+        if standing == "rejected":
+            return Fate("rejected", "the reason went down with an earlier connection")
+        if standing == "closed":
+            return Fate("late", TOO_LATE)
+        passed = state is not None and (state.round > round or state.state == "closed") and answered
+        return Fate("late", TOO_LATE) if passed or self.ended else None
+
+    def _verdict_on(self, round: int) -> Accept | Reject | None:
+        return self.verdict if self.verdict is not None and self.verdict.round == round else None
+
+    def lacks(self, round: int, told: Welcome | None, chunks: int) -> Sequence[int] | None:
+        """Return the chunks that the server lacks, as a welcome newer than `told` says; None without such a word."""
+        if self.welcome is told:
+            return None
+        match self.standing(round):
+            case "unseen":
+                return range(chunks)
+            case "partial" if self.welcome is not None:
+                return [i for i in self.welcome.standing.missing if i < chunks]
+        return None
+
+    def passed_by(self, round: int) -> bool:
+        """Whether the server is past this round, but not all of its broadcast has come: it went by while this device
+        was away."""
+        passed = self.round is not None and self.round.round > round
+        return (passed or self.ended) and not self.broadcast_complete
+
+    def broadcast_is_decided(self, round: int) -> bool:
+        """Whether the broadcast is here, or never will be."""
+        state = self.round
+        nothing_follows = state is not None and (state.round, state.state, state.chunks) == (round, "closed", 0)
+        return self.broadcast_complete or nothing_follows or self.standing(round) == "gone"

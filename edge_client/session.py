@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 
 from edge_client.clock import Clock, within
 from edge_client.errors import ConfigError, ConnectionLost, ProtocolError, in_words
-from edge_client.mailbox import Mailbox
+from edge_client.mailbox import Fate, Mailbox
 from edge_client.news import News
 from edge_client.protocol import topics
 from edge_client.protocol.chunks import MAX_CHUNK, split
@@ -29,7 +30,6 @@ from edge_client.protocol.messages import (
     Join,
     Presence,
     Probe,
-    Reject,
     RoundState,
     Telemetry,
     Welcome,
@@ -50,14 +50,6 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Fate:
-    """What became of an upload; `detail` is the server's reason."""
-
-    outcome: Literal["completed", "rejected", "late"]
-    detail: str = ""
-
-
-@dataclass(frozen=True)
 class Identity:
     """Who a device is to the server. `instance` (8 hex digits) is fresh for each process: two devices with one
     name are told apart by it, and the second is refused instead of throwing out the first."""
@@ -75,10 +67,11 @@ class Identity:
 
 class Session:
     """See the module. `jitter` spreads the retries of many devices; `log` takes one line for a person. `seq` is the
-    number that messages go on from, once this device has joined."""
+    number that messages go on from, once this device has joined. `unsure_of` is the round whose upload an earlier
+    process of this device may have sent: the server is asked what became of it."""
 
     def __init__(self, who: Identity, connect: Connect, clock: Clock, jitter: np.random.Generator,
-                 log: Callable[[str], None], seq: int = 0) -> None:  # fmt: skip
+                 log: Callable[[str], None], seq: int = 0, unsure_of: int = 0) -> None:  # fmt: skip
         self.who = who
         self.tally = TallySheet()
         self.mail = Mailbox(who.run, who.device, who.instance, self.tally)
@@ -89,19 +82,22 @@ class Session:
         self._welcome_on: Transport | None = None  # the connection on which the server last answered
         self._kept = True
         self._listening = False
-        self._awaits: Literal["nothing", "acceptance", "broadcast"] = "nothing"
-        self._round = 0
+        self._awaits: Literal["nothing", "acceptance", "broadcast"] = "acceptance" if unsure_of else "nothing"
+        self._round = unsure_of
+        self._brought: tuple[int, Arrays, str] | None = None  # the last upload: its round, and in which life
         self._news = News()
 
     # ---- what a device asks -------------------------------------------------------------------------------------
 
     async def welcome(self) -> Welcome:
         """Return the server's welcome."""
-        return await self._until(lambda: self.mail.welcome)
+        welcome = await self._until(lambda: self.mail.welcome)
+        self._awaits = "nothing"
+        return welcome
 
     async def next_round(self, after: int) -> RoundState:
         """Return the first state that opens a round beyond `after`, or that ends the run."""
-        return await self._until(lambda: self._opening(after))
+        return await self._until(lambda: self.mail.opening(after))
 
     async def enter(self, round: int, taking_part: bool) -> None:
         """Begin a round: subscribe to broadcasts, or no longer, as who is not in the cohort need not pay for them.
@@ -120,33 +116,36 @@ class Session:
     async def upload(self, round: int, arrays: Arrays) -> Fate:
         """Bring a round's upload to the server and return what the server made of it."""
         self._round, self._awaits = round, "acceptance"
-        who, body = self.who, encode_arrays(arrays)
-        chunks = list(split(body, who.chunk_size, run=self._run(), round=round, device=who.device,
-                            seq=self.next_seq))  # fmt: skip
+        chunks = -(-len(body := encode_arrays(arrays)) // self.who.chunk_size)
         payload = payload_bytes(arrays)  # belongs to the first sending; what follows are repetitions
-        unsent: Sequence[int] = range(len(chunks))
+        unsent: Sequence[int] = range(chunks)
         while (fate := self._fate(round)) is None:
-            await self._until(lambda: self._fate(round) or self._ready())
-            if (transport := self._ready()) is None:
+            await self._until(lambda: self._fate(round) or self._may_send(round))
+            if (transport := self._may_send(round)) is None:
                 continue  # the run has ended, and nobody is left to answer
             told = self.mail.welcome
-            await self._try(self._send(transport, [chunks[i] for i in unsent], payload))
+            await self._try(self._send(transport, self._cut(round, body, unsent), payload))
             payload = 0
             # Now the server decides, or answers a question asked after a reconnect with what it still lacks.
-            await self._until(lambda told=told: self._fate(round) or self._lacks(round, told, len(chunks)) is not None)  # type: ignore[misc]
-            unsent = self._lacks(round, told, len(chunks)) or ()
-        self._awaits = "nothing"
+            await self._until(partial(self._answered, round, told, chunks))
+            unsent = range(chunks) if self._is_held_back(round) else self.mail.lacks(round, told, chunks) or ()
+        self._awaits, self._brought = "nothing", (round, arrays, self.mail.life)
         return fate
 
     async def broadcast(self, round: int) -> Arrays | None:
         """Return the broadcast of a round, or None if the round has none or this device missed it."""
         self._round, self._awaits = round, "broadcast"
-        if self._passed_by(round) and (transport := self._ready()) is not None:
+        if self.mail.passed_by(round) and (transport := self._ready()) is not None:
             await self._try(self._ask(transport))
-        await self._until(lambda: self._broadcast_is_decided(round) or self._ended)
-        if not self._broadcast_is_decided(round):  # cut off at the very end: the server stays a while to answer
-            await within(self._clock, FAREWELL_S, self._until(lambda: self._broadcast_is_decided(round)))
-        self._awaits = "nothing"
+        await self._until(lambda: self._broadcast_is_over(round) or self._is_called_again(round))
+        while (again := self._is_called_again(round)) is not None:
+            self._log(f"round {round}: the server was started anew and calls for this round's upload again")
+            await self.upload(round, again)
+            self._awaits = "broadcast"
+            await self._until(lambda: self._broadcast_is_over(round) or self._is_called_again(round))
+        if not self.mail.broadcast_is_decided(round):  # cut off at the very end: the server stays a while to answer
+            await within(self._clock, FAREWELL_S, self._until(lambda: self.mail.broadcast_is_decided(round)))
+        self._awaits, self._brought = "nothing", None
         try:
             return self.mail.broadcast()
         except ProtocolError as error:
@@ -239,6 +238,8 @@ class Session:
                 )
             if isinstance(message, Welcome):
                 self._welcome_on = transport
+            elif self.mail.superseded:
+                self._welcome_on = None
             if isinstance(message, Probe):
                 await self._try(self._announce(transport, "online"))
             if not incoming.retained and self._must_ask(transport, incoming.topic, message):
@@ -249,31 +250,38 @@ class Session:
         """A round state, unless retained, is also the server's sign of life. Whoever is not welcome yet asks; so does
         who awaits the fate of an upload that is called for anew, or a broadcast that passed by. This replaces every
         retry timer."""
-        if self._welcome_on is not transport:
+        if self._welcome_on is not transport or self.mail.superseded:
             return topic == topics.round_state(self.who.run)
         match message:
             case RoundState(state="open", round=round) if round == self._round:
-                return self._awaits == "acceptance"
+                return self._awaits == "acceptance" and self.mail.standing(round) != "pending"
             case RoundState():
-                return self._awaits == "broadcast" and self._passed_by(self._round)
+                return self._awaits == "broadcast" and self.mail.passed_by(self._round)
             case Welcome():
-                answered = self._standing(self._round) in ("follows", "gone")
-                return self._awaits == "broadcast" and self._passed_by(self._round) and not answered
+                answered = self.mail.standing(self._round) in ("follows", "gone")
+                return self._awaits == "broadcast" and self.mail.passed_by(self._round) and not answered
         return False
 
     async def _ask(self, transport: Transport) -> None:
         who = self.who
-        join = Join(run=self._run(), round=self._round, device=who.device, seq=self.next_seq(), instance=who.instance,
-                    samples=who.samples, input_dim=who.input_dim, up_rate=who.up_rate, down_rate=who.down_rate,
-                    awaits=self._awaits)  # fmt: skip
+        join = Join(run=self.mail.life, round=self._round, device=who.device, seq=self.next_seq(),
+                    instance=who.instance, samples=who.samples, input_dim=who.input_dim, up_rate=who.up_rate,
+                    down_rate=who.down_rate, awaits=self._awaits)  # fmt: skip
         await self._post(transport, topics.join(*self._name), join, "control")
 
     async def _announce(
         self, transport: Transport, state: Literal["online", "left", "failed"], detail: str = ""
     ) -> None:
-        message = Presence(run=self._run(), device=self.who.device, seq=self.next_seq(), state=state,
+        message = Presence(run=self.mail.life, device=self.who.device, seq=self.next_seq(), state=state,
                            instance=self.who.instance, detail=detail[:300])  # fmt: skip
         await self._post(transport, topics.presence(*self._name), message, "control", retain=True)
+
+    def _cut(self, round: int, body: bytes, wanted: Sequence[int]) -> list[Chunk]:
+        """Return these chunks of an upload, for the server's present life."""
+        who = self.who
+        whole = list(split(body, who.chunk_size, run=self.mail.life, round=round, device=who.device,
+                           seq=self.next_seq))  # fmt: skip
+        return [whole[index] for index in wanted]
 
     async def _send(self, transport: Transport, chunks: Sequence[Chunk], payload: int) -> None:
         """Publish chunks, stopping early once the round is decided: one is on the link while the acknowledgement of
@@ -323,12 +331,8 @@ class Session:
     def _name(self) -> tuple[str, str]:
         return self.who.run, self.who.device
 
-    def _run(self) -> str:
-        """The run as our messages name it: with the server's incarnation once we know it."""
-        return self.mail.welcome.run if self.mail.welcome else self.who.run
-
     def _settings(self) -> Settings:
-        lost = Presence(run=self._run(), device=self.who.device, seq=self.next_seq(), state="lost",
+        lost = Presence(run=self.mail.life, device=self.who.device, seq=self.next_seq(), state="lost",
                         instance=self.who.instance)  # fmt: skip
         will = Will(topics.presence(*self._name), encode(lost))
         # The client id names the process: our own half-open connection is taken over, another device's never is.
@@ -338,61 +342,36 @@ class Session:
         """The connection, once the server has answered on it."""
         return self._transport if self._transport is self._welcome_on else None
 
-    def _opening(self, after: int) -> RoundState | None:
+    def _is_held_back(self, round: int) -> bool:
+        """Whether the server has yet to call a round that an earlier life of it called."""
+        return self.mail.standing(round) == "pending" and not self._is_open(round)
+
+    def _is_open(self, round: int) -> bool:
         state = self.mail.round
-        if state is not None and (state.state == "ended" or (state.state == "open" and state.round > after)):
-            return state
-        return None
+        return state is not None and (state.state, state.round) == ("open", round)
+
+    def _may_send(self, round: int) -> Transport | None:
+        return None if self._is_held_back(round) else self._ready()
 
     def _fate(self, round: int) -> Fate | None:
-        """What the server said about a round's upload, or that it has moved on without it."""
-        verdict, standing, state = self.mail.verdicts.get(round), self._standing(round), self.mail.round
-        if isinstance(verdict, Reject):
-            return Fate("late" if verdict.reason == "late" else "rejected", verdict.detail)
-        if verdict is not None or standing == "accepted":
-            return Fate("completed")
-        if standing == "rejected":
-            return Fate("rejected", "the reason went down with an earlier connection")
-        if standing == "closed":
-            return Fate("late", "the round closed before the upload was complete")
-        passed = state is not None and (state.round > round or state.state == "closed") and self._ready() is not None
-        if passed or self._ended:
-            return Fate("late", "the round closed before the upload was complete")
-        return None
+        return self.mail.fate(round, self._ready() is not None)
 
-    def _lacks(self, round: int, told: Welcome | None, chunks: int) -> Sequence[int] | None:
-        """The chunks the server lacks according to a welcome newer than `told`; None if there is no such word."""
-        if self.mail.welcome is told:
+    def _answered(self, round: int, told: Welcome | None, chunks: int) -> bool:
+        """Whether the server has decided on an upload, or said what it lacks in a welcome newer than `told`."""
+        decided = self._fate(round) or self.mail.lacks(round, told, chunks) is not None
+        return bool(decided) or self._is_held_back(round)
+
+    def _broadcast_is_over(self, round: int) -> bool:
+        return self.mail.broadcast_is_decided(round) or self.mail.ended
+
+    def _is_called_again(self, round: int) -> Arrays | None:
+        """Return what this device has brought to an earlier life of the server, if the present one lacks it."""
+        if self._brought is None or not self._is_open(round):
             return None
-        match self._standing(round):
-            case "unseen":
-                return range(chunks)
-            case "partial" if self.mail.welcome is not None:
-                return [i for i in self.mail.welcome.standing.missing if i < chunks]
-        return None
-
-    def _passed_by(self, round: int) -> bool:
-        """Whether the server is past this round, but not all of its broadcast has come: it went by while this device
-        was away."""
-        passed = self.mail.round is not None and self.mail.round.round > round
-        return (passed or self._ended) and not self.mail.broadcast_complete
-
-    def _broadcast_is_decided(self, round: int) -> bool:
-        """Whether the broadcast is here, or never will be."""
-        state = self.mail.round
-        nothing_follows = state is not None and (state.round, state.state, state.chunks) == (round, "closed", 0)
-        return self.mail.broadcast_complete or nothing_follows or self._standing(round) == "gone"
+        of, arrays, life = self._brought
+        return arrays if of == round and life != self.mail.life else None
 
     @property
     def end(self) -> RoundState | None:
         """What the server said about the end of the run; None before."""
-        state = self.mail.round
-        return state if state is not None and state.state == "ended" else None
-
-    @property
-    def _ended(self) -> bool:
-        return self.end is not None
-
-    def _standing(self, round: int) -> str | None:
-        standing = self.mail.welcome.standing if self.mail.welcome else None
-        return standing.state if standing and standing.round == round else None
+        return self.mail.round if self.mail.ended else None

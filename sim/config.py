@@ -55,8 +55,10 @@ class Clustering(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     mini-batch K-means'. These two and `initialisations`, left out, are the paper's for the kind of records: see
     `sim.presets`.
     `warm_start` begins each round from the centroids of the round before.
+    An upload with a code of a larger L2 norm than `norm_limit` is refused: no encoder that works comes near it.
     `device_quota` lets at most so many codes of one device into the pool, drawn by the seed; centroids with codes of
-    fewer than `minimum_devices_per_centroid` devices are not broadcast. Neither is the paper's.
+    fewer than `minimum_devices_per_centroid` devices are not broadcast; `centroid` "geometric_median" puts each where
+    the geometric median of its devices' means is, every device having one vote. None of the three is the paper's.
     """
 
     algorithm: Algorithm = "gmm"
@@ -71,6 +73,8 @@ class Clustering(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     warm_start: bool = False
     device_quota: Positive | None = None
     minimum_devices_per_centroid: Positive = 1
+    centroid: Literal["mean", "geometric_median"] = "mean"
+    norm_limit: PositiveReal = 1e6
 
 
 class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -98,6 +102,10 @@ class Participation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     seconds. A round with fewer than `quorum` uploads ends the run. With `over_selection` a round asks so many times
     as many devices and closes when as many uploads are in as `fraction` wants: the rest is late. `dropout` is the share
     of rounds in which an emulated device is silent, drawn from the seed; it is waited for until the deadline.
+
+    A device that sends more than `rubbish_limit` messages of no use in a round (undecodable, of another run or round,
+    unasked, repeated), or more than `message_limit` beside the chunks of its uploads, is excluded from it: what it sends
+    is not read any more, and nobody waits for its upload; one that was accepted before counts.
     """
 
     fraction: Fraction = 1.0
@@ -108,6 +116,8 @@ class Participation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     quorum: Positive = 1
     over_selection: Annotated[float, Meta(ge=1.0, le=100.0)] = 1.0
     dropout: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
+    rubbish_limit: Positive = 100
+    message_limit: Positive = 1000
 
 
 class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -292,16 +302,6 @@ def _check_isolation(study: Study, where: Callable[[str], str]) -> None:
             f"{where('broker')}: broker: {shown(study.broker)} is reached over a network, which devices that are "
             'tasks have in memory; allowed: "embedded", or a real clock with isolation = "process"'
         )
-    if study.compute == "synthetic" and not study.as_tasks:
-        raise ConfigError(
-            f'{where("compute")}: compute: "synthetic" needs devices that are tasks; allowed with '
-            'isolation = "process": "real"'
-        )
-
-
-def parse_override(text: str) -> tuple[str, object]:
-    """Return (dotted key, value) of a `key=value` argument; the value is TOML, or else plain text."""
-    key, equals, value = text.partition("=")
     if study.compute == "replay" and study.clock != "virtual":
         raise ConfigError(
             f'{where("compute")}: compute: "replay" re-times a recorded training, which takes clock = "virtual"; '
@@ -312,6 +312,16 @@ def parse_override(text: str) -> tuple[str, object]:
             f'{where("compute")}: compute: "replay" needs the same uploads on every link, and with '
             'participation.over_selection the fastest are taken; allowed with it: "real"'
         )
+    if study.compute == "synthetic" and not study.as_tasks:
+        raise ConfigError(
+            f'{where("compute")}: compute: "synthetic" needs devices that are tasks; allowed with '
+            'isolation = "process": "real"'
+        )
+
+
+def parse_override(text: str) -> tuple[str, object]:
+    """Return (dotted key, value) of a `key=value` argument; the value is TOML, or else plain text."""
+    key, equals, value = text.partition("=")
     if not (equals and key.strip() and value.strip()):
         raise ConfigError(f"{COMMAND_LINE}: {text!r} is no setting; write key=value, such as training.latent_dim=16")
     try:

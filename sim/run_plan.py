@@ -37,6 +37,7 @@ def run_plan(study: Study, name: str, input_dim: int | None = None, join_s: floa
         minimum_devices=study.minimum_devices,
         patience_s=study.participation.wait_seconds, deadline_s=study.participation.deadline,
         quorum=study.participation.quorum, grace=study.participation.grace, input_dim=input_dim, join_s=join_s,
+        rubbish_limit=study.participation.rubbish_limit, message_limit=study.participation.message_limit,
     )  # fmt: skip
 
 
@@ -49,9 +50,12 @@ def _method(study: Study) -> ServerMethod:
     hyper, seed = study.training, study.seed
     match study.method:
         case "gca":
-            warm = study.clustering.warm_start
-            guards = study.clustering.device_quota, study.clustering.minimum_devices_per_centroid
-            return GcaServer(hyper.latent_dim, hyper.upload_fraction, clustering_spec(study), seed, warm, *guards)
+            asked = study.clustering
+            return GcaServer(
+                hyper.latent_dim, hyper.upload_fraction, clustering_spec(study), seed, asked.warm_start,
+                device_quota=asked.device_quota, minimum_devices=asked.minimum_devices_per_centroid,
+                centroid=asked.centroid, norm_limit=asked.norm_limit,
+            )  # fmt: skip
         case "fedavg" | "fedprox" if study.aggregation.rule == "median":
             return CoordinateMedianServer(hyper, seed)
         case "fedavg" | "fedprox" if study.aggregation.rule == "trimmed_mean":

@@ -122,7 +122,7 @@ def _in_the_callers_terms(
         repaired_factorisations=fit.repaired_factorisations,
         repaired_clusters=fit.repaired_clusters,
     )
-    return Clustering(centroids, fit.support.cpu().numpy(), labels, diagnostics)
+    return Clustering(centroids, fit.support.cpu().numpy(), labels, pool.kept, diagnostics)
 
 
 def _distinct(means: NDArray[np.float64], apart: float) -> int:

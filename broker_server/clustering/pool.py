@@ -20,7 +20,8 @@ class Pool:
 
     `rows` (n, d) float64; `centre` (d,) the median that was subtracted; `order` (n,) the position of each row
     among the kept codes as uploaded; `groups` (n,) numbers the distinct rows from 0, ascending; `lower` and `upper`
-    (d,) the box of the kept codes, uncentred; `dropped` rows per device.
+    (d,) the box of the kept codes, uncentred; `kept` (N,) says which of all codes these are, `dropped` counts the
+    others per device.
     """
 
     rows: NDArray[np.float64]
@@ -29,6 +30,7 @@ class Pool:
     groups: NDArray[np.int64]
     lower: NDArray[np.float64]
     upper: NDArray[np.float64]
+    kept: NDArray[np.bool_]
     dropped: tuple[int, ...]
 
     @property
@@ -74,7 +76,7 @@ def pool_of(codes: Sequence[NDArray[np.floating]] | NDArray[np.floating], norm_b
     rows = rows[order]
     new = (rows[1:] != rows[:-1]).any(axis=1)
     groups = np.concatenate([[0], np.cumsum(new)]).astype(np.int64)
-    return Pool(rows, centre, order, groups, lower, upper, dropped)
+    return Pool(rows, centre, order, groups, lower, upper, usable, dropped)
 
 
 def _common_width(uploads: Sequence[NDArray[np.floating]]) -> int:

@@ -128,10 +128,11 @@ class Clustering(msgspec.Struct, frozen=True, eq=False):
 
     `centroids` is (K', d) float64 with 1 <= K' <= K, no empty one among them, in an order that depends only on the
     pool and the seed. `support` is (K',) float64 and sums to the number of kept codes. `labels` is (n,) int64, for
-    the kept codes in the order uploaded.
+    the kept codes in the order uploaded; `kept` (N,) says which of all codes uploaded these are.
     """
 
     centroids: NDArray[np.float64]
     support: NDArray[np.float64]
     labels: NDArray[np.int64]
+    kept: NDArray[np.bool_]
     diagnostics: Diagnostics

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from broker_server.clustering import Clustering, ClusteringSpec, cluster
 from broker_server.clustering.spec import Diagnostics
 from broker_server.methods.base import Aggregate, Sender, Upload
+from broker_server.methods.geometric_median import device_medians
 from edge_client.errors import GcaError, ProtocolError
 from edge_client.methods.gca import upload_size
 from edge_client.protocol.codec import FP32, Arrays
@@ -24,9 +26,11 @@ class GcaServer:
 
     With `warm_start` a round's clustering begins from the centroids of the round before instead of seeds of its own.
 
-    Two guards that the paper has not, off by default: `device_quota` is the most codes of one device that enter the
+    Three guards that the paper has not, off by default: `device_quota` is the most codes of one device that enter the
     pool, drawn by the seed, so that a device's weight does not grow with the number of records it claims; centroids
-    backed by the codes of fewer than `minimum_devices` devices are not broadcast, so that no device alone places one.
+    backed by the codes of fewer than `minimum_devices` devices are not broadcast, so that no device alone places one;
+    `centroid` "geometric_median" lets each device behind a cluster have one vote on where it lies. An upload with a
+    code of an L2 norm over `norm_limit` is refused.
     """
 
     latent_dim: int
@@ -36,6 +40,8 @@ class GcaServer:
     warm_start: bool = False
     device_quota: int | None = None
     minimum_devices: int = 1
+    centroid: Literal["mean", "geometric_median"] = "mean"
+    norm_limit: float = 1e6
     broadcasts_to_all: bool = False
 
     def upload_limit(self, sender: Sender) -> int:
@@ -52,6 +58,8 @@ class GcaServer:
             raise ProtocolError(f"{len(latents)} codes where 1 to {most} belong")
         if not np.isfinite(latents).all():
             raise ProtocolError("latents hold NaN or infinity")
+        if (largest := float(np.sqrt(np.square(latents, dtype=np.float64).sum(axis=1)).max())) > self.norm_limit:
+            raise ProtocolError(f"a code of norm {largest:.3g}, where {self.norm_limit:g} is the limit")
 
     def aggregate(self, round: int, uploads: Mapping[str, Upload], previous: Arrays | None = None) -> Aggregate:
         latents = [self._within_quota(round, device, uploads[device]) for device in sorted(uploads)]  # line 21: Z
@@ -59,7 +67,9 @@ class GcaServer:
         seed = digest(self.seed, "clustering", round, size=6)
         found = cluster(latents, self.clustering, seed, initial_centroids=start)  # lines 22-23
         backed = self._backed(found, [len(codes) for codes in latents])
-        broadcast = {n: getattr(found, n)[backed].astype(np.float32) for n in ("centroids", "support")}  # line 24
+        centroids = found.centroids if self.centroid == "mean" else _medians(found, latents)
+        broadcast = {"centroids": centroids[backed].astype(np.float32),
+                     "support": found.support[backed].astype(np.float32)}  # line 24  # fmt: skip
         diagnostics = msgspec.to_builtins(found.diagnostics) | {"unbacked_centroids": int((~backed).sum())}
         return Aggregate(broadcast, diagnostics, _remarks(found.diagnostics) + self._dropped(found, backed))
 
@@ -91,6 +101,15 @@ class GcaServer:
             return ()
         count, support = int((~backed).sum()), float(found.support[~backed].sum())
         return (f"{count} centroids of fewer than {self.minimum_devices} devices dropped, support {support:g}",)
+
+
+def _medians(found: Clustering, latents: Sequence[Codes]) -> NDArray[np.float64]:
+    """Return the geometric median of the devices' means for each centroid (K', d)."""
+    ends = np.cumsum([len(codes) for codes in latents])[:-1]
+    kept = np.split(found.kept, ends)
+    labels = np.split(found.labels, np.cumsum([int(part.sum()) for part in kept])[:-1])
+    return device_medians([c[k].astype(np.float64) for c, k in zip(latents, kept, strict=True)], labels,
+                          found.centroids)  # fmt: skip
 
 
 def _remarks(diagnostics: Diagnostics) -> tuple[str, ...]:

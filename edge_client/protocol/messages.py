@@ -3,9 +3,9 @@
 A message belongs to one topic kind (`topics.py`), so its type is known before its bytes are read. All carry
 (run, round, device, seq): what is stale, foreign or a duplicate is recognised by these four alone.
 
-`run` names the run and the incarnation of its server ("magic.5f0c21aa"): retained messages of an older server
-under the same topics do not match it. A device learns the incarnation from `Welcome`; until then it sends the
-bare run name.
+`run` names the run and the life of its server (`lives.py`: "magic.5f0c21aa", "magic.5f0c21aa.1"): retained messages of
+an older server under the same topics do not match it. A device learns it from `Welcome`; until then it sends the bare
+run name.
 """
 
 from typing import Annotated, Literal
@@ -30,6 +30,7 @@ COMPLETED = "completed"
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"  # "$" would let a line break follow
 Name = Annotated[str, Meta(pattern=NAME)]
+RunName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,70}\Z")]  # room for the number of a life
 Instance = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}\Z")]
 Count = Annotated[int, Meta(ge=0, le=2**32)]
 Text = Annotated[str, Meta(max_length=300)]
@@ -42,7 +43,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Common to all messages. `seq` grows by one with each message of a sender's process."""
 
     v: Literal[1] = msgspec.field(default_factory=lambda: VERSION)  # a factory's value is sent despite `omit_defaults`
-    run: Name
+    run: RunName
     round: Count = 0
     device: Name
     seq: Count

@@ -14,6 +14,7 @@ from broker_server.methods.base import Upload
 from broker_server.methods.coordinate_median import CoordinateMedianServer
 from broker_server.methods.fedavg import MAX_PARAMETER, FedAvgServer
 from broker_server.methods.gca import GcaServer
+from broker_server.methods.geometric_median import geometric_median
 from broker_server.methods.trimmed_mean import TrimmedMeanServer
 from edge_client.errors import ConfigError, GcaError
 from sim.config import load_study
@@ -192,3 +193,97 @@ def test_a_study_asks_for_it(method: str) -> None:
 def test_what_cannot_be_combined_is_refused(keys: dict[str, object], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         load_study("demo", keys)
+
+
+# ---- the geometric median of the devices' means --------------------------------------------------------------------
+
+
+def test_the_geometric_median_by_hand() -> None:
+    """Of a triangle with an angle of 120 degrees or more it is that corner; of four corners of a convex figure the
+    crossing of its diagonals; of an equilateral triangle its middle; of an odd number on a line the middle one."""
+    obtuse = np.array([[0.0, 0.0], [4.0, 0.0], [-3.0, 1.0]])
+    np.testing.assert_allclose(geometric_median(obtuse), [0, 0], atol=1e-9)
+    kite = np.array([[0.0, 0.0], [6.0, 0.0], [2.0, 3.0], [2.0, -50.0]])
+    np.testing.assert_allclose(geometric_median(kite), [2, 0], atol=1e-7)
+    equal = np.array([[0.0, 0.0], [2.0, 0.0], [1.0, math.sqrt(3)]])
+    np.testing.assert_allclose(geometric_median(equal), [1, 1 / math.sqrt(3)], atol=1e-9)
+    line = np.array([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0], [50.0, 50.0], [60.0, 60.0]])
+    np.testing.assert_allclose(geometric_median(line), [2, 2], atol=1e-6)
+
+
+def test_points_that_coincide_and_points_that_are_two() -> None:
+    same = np.full((4, 3), 7.0)
+    assert geometric_median(same).tolist() == [7, 7, 7] and geometric_median(same[:1]).tolist() == [7, 7, 7]
+    assert geometric_median(np.array([[0.0, 0.0], [2.0, 4.0]])).tolist() == [1, 2]
+    most = np.array([[1.0, 1.0]] * 3 + [[9.0, 0.0], [0.0, 9.0]])  # three of five in one place hold it there
+    np.testing.assert_allclose(geometric_median(most), [1, 1], atol=1e-9)
+    start = np.array([[0.0, 0.0], [3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]])  # the mean is one of the points
+    np.testing.assert_allclose(geometric_median(start), [0, 0], atol=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(3, 12), st.integers(1, 5))
+def test_no_point_near_the_geometric_median_is_nearer_to_all(seed: int, count: int, width: int) -> None:
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(count, width)) * rng.choice([1.0, 1.0, 100.0], size=(count, 1))
+    median = geometric_median(points)
+
+    def far(at: np.ndarray) -> float:
+        return float(np.linalg.norm(points - at, axis=1).sum())
+
+    least, spread = far(median), float(np.ptp(points, axis=0).max())
+    for scale in (1e-1, 1e-3, 1e-5):
+        around = median + rng.normal(size=(20, width)) * spread * scale
+        assert min(map(far, around)) >= least * (1 - 1e-9)
+    assert min(map(far, points)) >= least * (1 - 1e-9)
+
+
+def of_device(*rows: list[float]) -> Upload:
+    return Upload(100, 5, {"latents": np.array(rows, np.float32)})
+
+
+def test_a_centroid_at_the_geometric_median_of_its_devices_by_hand() -> None:
+    """Two clusters, around (0, 0) and (100, 0). In the first the devices' means are (0, 0), (2, 0), (1, sqrt 3) and, of
+    the one that lies, (1, 9): of these four corners (1, sqrt 3) lies inside the triangle of the others, so it is the
+    median. The codes' mean would be (1, (9 x 9 + 3 sqrt 3) / 18) = (1, 4.79). Of the second, device d has two codes
+    only, and no vote."""
+    s = math.sqrt(3)
+    given = {
+        "a": of_device([0, 0], [0, 0], [0, 0], [100, 0], [101, 1], [102, -1]),
+        "b": of_device([2, 0], [2, 0], [2, 0], [101, 0], [101, 0], [101, 0]),
+        "c": of_device([1, s], [1, s], [1, s], [101, 3], [101, 3], [101, 3]),
+        "d": of_device(*[[1, 9]] * 9, [101, 40], [101, 40]),
+    }
+    mean, median = (
+        GcaServer(**GCA | {"clustering": ClusteringSpec("kmeans", 2)}, centroid=which).aggregate(1, given)  # type: ignore[arg-type]
+        for which in ("mean", "geometric_median")
+    )
+    near, far = sorted(median.broadcast["centroids"].tolist())
+    np.testing.assert_allclose(near, [1, s], atol=1e-6)
+    np.testing.assert_allclose(far, [101, 0], atol=1e-6)  # (101, 0) twice and (101, 3)
+    assert min(mean.broadcast["centroids"].tolist())[1] == pytest.approx((81 + 3 * s) / 18, abs=1e-5)
+    assert sorted(median.broadcast["support"]) == sorted(mean.broadcast["support"])
+
+
+def test_codes_that_the_pool_dropped_have_no_vote_and_shift_none() -> None:
+    spec = ClusteringSpec("kmeans", 1, norm_bound=50.0)
+    given = {"a": of_device([900, 0], [0, 0], [0, 0], [0, 0]), "b": of_device([1, 0], [1, 0], [1, 0]),
+             "c": of_device([5, 0], [5, 0], [5, 0])}  # fmt: skip
+    method = GcaServer(**GCA | {"clustering": spec}, centroid="geometric_median")  # type: ignore[arg-type]
+    np.testing.assert_allclose(method.aggregate(1, given).broadcast["centroids"], [[1, 0]], atol=1e-6)
+
+
+def test_one_device_in_five_moves_a_centroid_by_the_others_spread_at_most() -> None:
+    rng = np.random.default_rng(4)
+    given = {name: of_device(*rng.normal(size=(30, 2)).tolist()) for name in "abcd"}
+    pulled = given | {"e": of_device(*(rng.normal(size=(30, 2)) + 1000).tolist())}
+    one = {"clustering": ClusteringSpec("kmeans", 1)}
+    centre = [GcaServer(**GCA | one, centroid=which).aggregate(1, pulled).broadcast["centroids"][0]  # type: ignore[arg-type]
+              for which in ("mean", "geometric_median")]  # fmt: skip
+    assert np.linalg.norm(centre[0]) > 250 and np.linalg.norm(centre[1]) < 1
+
+
+def test_the_geometric_median_is_off_unless_asked_for() -> None:
+    assert server_method(load_study("paper/magic")).centroid == "mean"  # type: ignore[attr-defined]
+    chosen = load_study("paper/magic", {"clustering.centroid": "geometric_median"})
+    assert server_method(chosen).centroid == "geometric_median"  # type: ignore[attr-defined]

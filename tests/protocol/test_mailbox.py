@@ -13,6 +13,7 @@ from edge_client.mailbox import Mailbox
 from edge_client.protocol import topics
 from edge_client.protocol.chunks import split
 from edge_client.protocol.codec import encode, encode_arrays
+from edge_client.protocol.lives import Life, life_in
 from edge_client.protocol.messages import (
     SERVER,
     Accept,
@@ -90,7 +91,7 @@ def test_a_round_as_it_should_be(box: Mailbox, server: Sender) -> None:
     chunks = server.broadcast(1)
     assert len(chunks) > 2
     assert give(box, *told, *chunks) == [message for _, message in [*told, *chunks]]
-    assert box.welcome == told[0][1] and box.round == told[3][1] and box.verdicts == {1: told[2][1]}
+    assert box.welcome == told[0][1] and box.round == told[3][1] and box.verdict == told[2][1]
     arrays = box.broadcast()
     assert arrays is not None and arrays.keys() == {"centroids"}
     np.testing.assert_array_equal(arrays["centroids"], CENTROIDS)
@@ -134,7 +135,7 @@ def test_another_servers_words_are_foreign(box: Mailbox, server: Sender) -> None
              server.welcome(instance="11111111"), server.reject(0, "duplicate", "11111111")]  # fmt: skip
     assert give(box, *words) == [None] * len(words)
     assert box.ignored == {"foreign": len(words)}
-    assert box.round is None and box.verdicts == {} and box.refusal is None and not box.broadcast_complete
+    assert box.round is None and box.verdict is None and box.refusal is None and not box.broadcast_complete
     (control, ignored) = box.tally.drain()
     assert control.messages == 1
     assert (ignored.kind, ignored.messages, ignored.message_bytes) == ("ignored", len(words), size(*words))
@@ -172,12 +173,75 @@ def test_an_earlier_servers_retained_state_is_dropped_with_the_welcome(box: Mail
 
 
 def test_the_first_verdict_on_an_upload_is_final(box: Mailbox, server: Sender) -> None:
-    give(
-        box, server.welcome(), server.accept(1), server.reject(1, "late"), server.reject(2, "invalid"), server.accept(2)
-    )
-    assert isinstance(box.verdicts[1], Accept) and isinstance(box.verdicts[2], Reject)
+    box.expect_broadcast(1)
+    give(box, server.welcome(), server.accept(1), server.reject(1, "late"))
+    assert isinstance(box.verdict, Accept)
     box.expect_broadcast(2)
-    assert set(box.verdicts) == {2}
+    assert box.verdict is None
+    give(box, server.reject(2, "invalid"), server.accept(2))
+    assert isinstance(box.verdict, Reject)
+
+
+def test_verdicts_on_invented_rounds_fill_no_memory(box: Mailbox, server: Sender) -> None:
+    """Of all that a device remembers, nothing grows with what it is sent."""
+    give(box, server.welcome())
+    box.expect_broadcast(1)
+    give(box, *(server.accept(round) for round in range(2, 1002)), *(server.reject(10**6, "late") for _ in range(500)))
+    assert box.verdict is None and box.ignored == {"stale": 1500}
+    held = {name: len(value) for name, value in vars(box).items() if isinstance(value, dict)}
+    assert held == {"ignored": 1}
+
+
+# ---- lives of one server -------------------------------------------------------------------------------------------
+
+
+def test_a_later_life_begins_its_numbers_anew_and_forgets_no_whole_broadcast(box: Mailbox, server: Sender) -> None:
+    later = Sender(f"{OURS}.1")
+    box.expect_broadcast(1)
+    give(box, server.welcome(), server.state("open", 1), *(server.state("open", 1) for _ in range(50)),
+         server.accept(1), *server.broadcast(1))  # fmt: skip
+    opened, welcome = later.state("open", 1), later.welcome(round=0)
+    assert give(box, opened) == [None] and box.superseded and box.round is not None and box.round.run == OURS
+    give(box, welcome)
+    assert (box.life, box.round, box.verdict, box.superseded) == (f"{OURS}.1", opened[1], None, False)
+    assert box.broadcast_complete  # a broadcast that went out is of a round that is over
+    before = dict(box.ignored)
+    give(box, server.state("ended", 9), server.accept(1), server.welcome(), *server.broadcast(1))  # of the old life
+    assert box.round == opened[1] and box.verdict is None and box.life == f"{OURS}.1"
+    assert box.ignored["foreign"] == before.get("foreign", 0) + 2 + len(server.broadcast(1))
+    assert box.ignored["stale"] == before.get("stale", 0) + 1
+
+
+def test_half_a_broadcast_of_an_earlier_life_is_dropped(box: Mailbox, server: Sender) -> None:
+    box.expect_broadcast(1)
+    first, *rest = server.broadcast(1)
+    give(box, server.welcome(), first)
+    later = Sender(f"{OURS}.1")
+    give(box, later.welcome(), *[(topic, msgspec.structs.replace(c, run=f"{OURS}.1")) for topic, c in rest])
+    assert not box.broadcast_complete
+    give(box, *later.broadcast(1))
+    assert box.broadcast_complete
+
+
+def test_a_life_that_is_over_cannot_come_back(box: Mailbox, server: Sender) -> None:
+    give(box, Sender(f"{OURS}.2").welcome())
+    give(box, Sender(f"{OURS}.1").state("open", 1), server.state("open", 1))
+    assert box.ignored == {"foreign": 2}
+    assert give(box, Sender(f"{OURS}.1").welcome(), server.welcome()) == [None, None]
+    assert box.life == f"{OURS}.2" and not box.superseded
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("magic.5f0c21aa", Life("5f0c21aa")), ("magic.5f0c21aa.12", Life("5f0c21aa", 12)), ("magic", None),
+     ("magic.5f0c21aa.0", None), ("magic.5f0c21aa.01", None), ("magic.5f0c21aa.1234567", None),
+     ("magic.5f0c21aa.", None), ("magic.5F0C21AA", None), ("other.5f0c21aa", None), ("xmagic.5f0c21aa", None),
+     ("magic.5f0c21aa\n", None)],
+)  # fmt: skip
+def test_a_life_is_read_from_the_run_as_messages_name_it(name: str, told: Life | None) -> None:
+    assert life_in(name, "magic") == told
+    if told is not None:
+        assert f"magic.{told}" == name
 
 
 def test_a_second_server_for_the_run_is_told_in_one_line(box: Mailbox, server: Sender) -> None:
@@ -204,7 +268,7 @@ def test_garbage_is_counted_and_changes_nothing(box: Mailbox, server: Sender, to
     give(box, server.welcome())
     box.tally.drain()
     assert box.take(topic, payload) is None
-    assert box.ignored == {"malformed": 1} and box.round is None and box.verdicts == {}
+    assert box.ignored == {"malformed": 1} and box.round is None and box.verdict is None
     assert box.tally.drain() == (Tally(direction="down", kind="ignored", messages=1, message_bytes=len(payload)),)
 
 
@@ -254,7 +318,7 @@ def test_thousands_of_shuffled_repeated_and_broken_messages_raise_nothing() -> N
                 box.take(topic, data)
             except ConfigError:  # a flipped bit gave a welcome of another server's name
                 usurped += 1
-        waiting = box.welcome is None and box._early is not None
+        waiting = box._early is not None
         assert sum(t.messages for t in sheet.drain()) == len(sent) - usurped - waiting
         assert (box.welcome is not None and box.welcome.run == OURS) or usurped
         assert {"foreign", "malformed", "stale"} <= box.ignored.keys()

@@ -9,6 +9,7 @@ from broker_server.herald import Herald
 from broker_server.ledger import Ledger
 from broker_server.plan import RunPlan
 from edge_client.protocol.codec import decode
+from edge_client.protocol.lives import MAX_LIFE
 from edge_client.protocol.messages import Cohort, RoundState
 from sim.studies import run_name
 
@@ -16,9 +17,9 @@ EMULATED = run_name(Path("m" * 200))
 LONGEST = "m" * 55  # with the incarnation 64, the longest legal name
 
 
-def herald(run: str) -> Herald:
+def herald(run: str, life: int = 0) -> Herald:
     """A server late in its life: its messages carry numbers of the longest kind."""
-    made = Herald(RunPlan(run, "5f0c21aa", "gca", 100, rounds=2**32), Ledger())
+    made = Herald(RunPlan(run, "5f0c21aa", "gca", 100, rounds=2**32, life=life), Ledger())
     made._seq = 2**32 - 5
     return made
 
@@ -27,9 +28,10 @@ def test_the_longest_emulated_name_has_48_characters() -> None:
     assert len(EMULATED) == 48
 
 
+@pytest.mark.parametrize("life", [0, 1, MAX_LIFE])
 @pytest.mark.parametrize("run", [EMULATED, LONGEST], ids=["emulated", "longest"])
-def test_every_state_stays_under_200_bytes(run: str) -> None:
-    one, last = herald(run), 2**32 - 1
+def test_every_state_stays_under_200_bytes(run: str, life: int) -> None:
+    one, last = herald(run, life), 2**32 - 1
     arrays = {"centroids": np.ones((80, 16), np.float32)}
     said = [
         one.state("waiting", 0, ()),
@@ -39,7 +41,7 @@ def test_every_state_stays_under_200_bytes(run: str) -> None:
     ]
     for message in said:
         assert len(message.payload) < 200
-        assert decode(message.payload, RoundState).run == f"{run}.5f0c21aa"
+        assert decode(message.payload, RoundState).run == f"{run}.5f0c21aa" + (f".{life}" if life else "")
     assert [decode(m.payload, RoundState).state for m in said] == ["waiting", "open", "closed", "ended"]
     assert decode(said[2].payload, RoundState).size > 80 * 16 * 4
 
@@ -48,3 +50,8 @@ def test_fields_at_their_default_do_not_travel() -> None:
     waiting = herald("m").state("waiting", 0, ()).payload
     for name in (b"cohort", b"deadline_s", b"chunks", b"digest", b"reason"):
         assert name not in waiting
+
+
+def test_a_first_life_costs_no_byte_and_a_later_one_the_digits_of_its_number() -> None:
+    sizes = [len(herald("m", life).state("waiting", 0, ()).payload) for life in (0, 1, 12)]
+    assert [size - sizes[0] for size in sizes] == [0, 2, 3]
