@@ -11,7 +11,7 @@ from sim.report.figures import MOUSE_ZOOM
 from sim.report.latent import Broadcast, Floats, LatentMap
 from sim.report.study import ReportStudy
 from sim.report.style import DEVICES
-from sim.report.timeline import STAGES, DeviceRound
+from sim.report.timeline import STAGES, DeviceRound, outages
 
 DEVICE_LIMIT = 60
 """Devices of one timeline: the first by name."""
@@ -19,7 +19,7 @@ BAR_LIMIT = 3_000
 """Bars of one timeline; of a longer run, or a larger fleet, the first rounds are shown that fit."""
 STAGE_COLOURS = {
     "reconstruction": "var(--c0)", "upload": "var(--c1)", "wait": "var(--pale)", "alignment": "var(--c2)",
-    "adoption": "var(--c5)",    ASIDE: "var(--c7)",
+    "download": "var(--c9)", "adoption": "var(--c5)",    ASIDE: "var(--c7)",
 }  # fmt: skip
 FATES = {"late": "triangle-up", "rejected": "cross", "missing": "circle"}
 
@@ -29,6 +29,7 @@ def timeline(studies: Sequence[ReportStudy], parts: Sequence[Sequence[DeviceRoun
     bars: list[Row] = []
     marks: list[Row] = []
     stages: dict[str, None] = {}
+    down: list[Row] = []
     cut = []
     for number, (study, found) in enumerate(zip(studies, parts, strict=True)):
         names = sorted({part.device for part in found} | {device for _, device, _ in study.fates})
@@ -46,13 +47,16 @@ def timeline(studies: Sequence[ReportStudy], parts: Sequence[Sequence[DeviceRoun
                     "s": number, "device": part.device, "round": part.round, "stage": one.stage,
                     "begin": compact(one.begin), "end": compact(one.end), "took": compact(one.end - one.begin),
                 })  # fmt: skip
+        ended = max((row["end"] for row in bars if row["s"] == number), default=0.0)
+        down += [{"s": number, "device": device, "begin": compact(begin), "end": compact(min(end, ended))}
+                 for device in sorted(shown) for begin, end in outages(study, device) if begin < ended]  # fmt: skip
         for round, device, fate in study.fates:
             if fate in FATES and device in shown and round <= last:
                 at = compact(study.rounds[round].closed)
                 marks.append({"s": number, "device": device, "round": round, "fate": fate, "at": at})
     order = [stage for stage in (*STAGES, ASIDE) if stage in stages]
     order += sorted(stages.keys() - set(order))
-    spare = ("var(--c3)", "var(--c5)", "var(--c6)", "var(--c9)")
+    spare = ("var(--c3)", "var(--c6)", "var(--c8)")
     colours = [STAGE_COLOURS.get(stage) or spare[place % len(spare)] for place, stage in enumerate(order)]
     y = {"field": "device", "type": "nominal", "title": None, "axis": {"labelLimit": 84, "labelOverlap": False}}
     # The scale is given: a study without marks would leave that of their layer without extent.
@@ -73,6 +77,12 @@ def timeline(studies: Sequence[ReportStudy], parts: Sequence[Sequence[DeviceRoun
                              {"field": "stage", "title": "stage"},
                              {"field": "took", "format": ",.4~r", "title": "seconds"},
                              {"field": "begin", "format": ",.2f", "title": "from, s"}]}},
+            {"data": {"name": "down"}, "transform": [this],
+             "mark": {"type": "bar", "height": 3, "clip": True, "color": "var(--ink)"},
+             "encoding": {"y": y, "x": {**x, "field": "begin"}, "x2": {"field": "end"},
+                          "tooltip": [{"field": "device", "title": "link down"},
+                                      {"field": "begin", "format": ",.2f", "title": "from, s"},
+                                      {"field": "end", "format": ",.2f", "title": "to, s"}]}},
             {"data": {"name": "marks"}, "transform": [this],
              "mark": {"type": "point", "filled": True, "size": 70, "opacity": 1, "color": "var(--alarm)",
                       "stroke": "var(--paper)", "strokeWidth": 1, "clip": True},
@@ -87,7 +97,9 @@ def timeline(studies: Sequence[ReportStudy], parts: Sequence[Sequence[DeviceRoun
     }  # fmt: skip
     caption = (
         "When each stage began and ended, as the device told; an evaluation stands behind what it judged. "
-        "Red marks, where a round closed: triangle, the upload was late; cross, it was rejected; "
+        "A wait ends when the server publishes the broadcast, whose download follows. "
+        + ("Line inside: the link was down. " if down else "")
+        + "Red marks, where a round closed: triangle, the upload was late; cross, it was rejected; "
         "circle, it never came."
     )
     if cut:
@@ -97,7 +109,7 @@ def timeline(studies: Sequence[ReportStudy], parts: Sequence[Sequence[DeviceRoun
               "$span": [0, max((row["end"] for row in bars if row["s"] == number), default=1)]}
              for number in range(len(studies))]  # fmt: skip
     return Figure("timeline", "What each device did, and when", caption, spec, bars, _choice(labels, sizes), keys,
-                  {"marks": marks})  # fmt: skip
+                  {"marks": marks, "down": down[:BAR_LIMIT]})  # fmt: skip
 
 
 def centroids(found: Mapping[str, Sequence[Broadcast]]) -> Figure:

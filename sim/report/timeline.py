@@ -5,15 +5,18 @@ time is left out.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from sim.devices import name_of
 from sim.energy import ASIDE
 from sim.report.study import ReportStudy, Stage
 
-STAGES = ("catch_up", "reconstruction", "upload", "wait", "alignment", "adoption")
+DOWNLOAD = "download"
+"""What is left of a device's wait once the server has published the broadcast."""
+STAGES = ("catch_up", "reconstruction", "upload", "wait", DOWNLOAD, "alignment", "adoption")
 """Stages in their order in a round; those that nobody knows come last, as what a method does with its broadcast."""
 ROUND = "round"
 """Stands for the whole of a round where its stages are listed."""
@@ -44,8 +47,18 @@ def device_rounds(study: ReportStudy) -> list[DeviceRound]:
     for stage in study.stages:
         if stage.round in study.rounds:
             found[stage.device, stage.round].append(stage)
-    placed = [DeviceRound(round, device, _placed(stages)) for (device, round), stages in sorted(found.items())]
+    placed = [
+        DeviceRound(round, device, tuple(_with_download(_placed(stages), study.rounds[round].published)))
+        for (device, round), stages in sorted(found.items())
+    ]
     return [one for one in placed if one.stages]
+
+
+def outages(study: ReportStudy, device: str) -> list[tuple[float, float]]:
+    """Return (from, to) of a device's link being down, in seconds since the run began."""
+    names = tuple(study.links)
+    link = study.links[name_of(names, device)] if names else None
+    return list(link.outages) if link else []
 
 
 def quantiles(study: ReportStudy) -> list[tuple[str, tuple[float, ...], int]]:
@@ -54,6 +67,17 @@ def quantiles(study: ReportStudy) -> list[tuple[str, tuple[float, ...], int]]:
     for stage in study.stages:
         seconds.setdefault(stage.stage, []).append(stage.seconds)
     return [(what, tuple(np.quantile(all_, QUANTILES).tolist()), len(all_)) for what, all_ in seconds.items()]
+
+
+def _with_download(stages: Sequence[Interval], published: float) -> Iterator[Interval]:
+    """Yield the stages with the wait parted where the server published the broadcast."""
+    for one in stages:
+        if one.stage != "wait" or one.end <= published:
+            yield one
+            continue
+        if one.begin < published:
+            yield Interval(one.stage, one.begin, published)
+        yield Interval(DOWNLOAD, max(one.begin, published), one.end)
 
 
 def _placed(stages: Sequence[Stage]) -> tuple[Interval, ...]:

@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from report.report_studies import ACCURACY, CURVE, STAGES, with_centroids, written
 
+from sim.links.profiles import link
 from sim.report.build import build_report, labels
 from sim.report.curve import curve, first_at, targets
+from sim.report.device_figures import timeline
 from sim.report.figure import fill
 from sim.report.latent import broadcasts
 from sim.report.study import read_study
-from sim.report.timeline import device_rounds, quantiles
+from sim.report.timeline import device_rounds, outages, quantiles
 from sim.report.totals import PARTS, costs, parts
 
 
@@ -35,6 +38,30 @@ def test_stages_that_nobody_knows_are_shown_like_others(tmp_path: Path) -> None:
     first = device_rounds(read_study(written(tmp_path, stages=stages)))[0]
     assert [one.stage for one in first.stages] == ["upload", "adoption", "polishing"]
     assert (first.stages[0].begin, first.stages[0].end) == (10, 13)
+
+
+def test_a_wait_ends_in_a_download_once_the_broadcast_is_out(tmp_path: Path) -> None:
+    """Round 1 is published at 12 s, when the wait of 7 to 12 s ends. Published at 9 s, the last 3 s are a download; and
+    all of it is, where the device waited from after the publication on."""
+    study = read_study(written(tmp_path, devices={"d1": ACCURACY["d1"]}))
+    for published, expected in ((9.0, [("wait", 7, 9), ("download", 9, 12)]), (6.0, [("download", 7, 12)])):
+        earlier = replace(study, rounds={1: replace(study.rounds[1], published=published)})
+        (one,) = device_rounds(earlier)
+        found = [(s.stage, s.begin, s.end) for s in one.stages if s.stage in ("wait", "download")]
+        assert found == expected
+
+
+def test_outages_are_those_of_the_devices_own_link(tmp_path: Path) -> None:
+    study = read_study(written(tmp_path, link="none"))
+    broken = structs.replace(link("none"), outages=((1.0, 3.0), (100.0, 200.0)))
+    study = replace(study, links={"none": link("none"), "broken": broken})
+    assert outages(study, "dev-0001") == [] and outages(study, "dev-0002") == [(1.0, 3.0), (100.0, 200.0)]
+    parts = device_rounds(study)
+    study = replace(study, links={"broken": broken})
+    drawn = timeline([study], [parts], ["one"])
+    assert [(row["device"], row["begin"], row["end"]) for row in drawn.datasets["down"]] == [
+        ("d1", 1.0, 3.0), ("d2", 1.0, 3.0)  # the second began after the last report, at 30 s
+    ]  # fmt: skip
 
 
 def test_quantiles_of_rounds_and_stages(tmp_path: Path) -> None:
