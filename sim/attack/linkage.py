@@ -38,12 +38,12 @@ def link(earlier: Floats, earlier_rows: NDArray[np.int64], later: Floats, later_
     return Linkage(int(common.sum()), int((guessed == later_rows[common]).sum()), 1.0 / len(earlier))
 
 
-def rotation_free(codes: Floats, centroids: Floats) -> Floats:
+def rotation_free(codes: Floats, centroids: Floats, count: int) -> Floats:
     """Return what is the same in any coordinates that are rotated alike: the length of each code (M, d_z), then its
-    distances to the round's centroids (K, d_z) in rising order; shape (M, 1 + K).
+    distances to the `count` nearest of the round's centroids (K, d_z) in rising order; shape (M, 1 + count).
 
     Distances are sorted because the order of centroids is that of a clustering, which may change.
     """
     difference = codes[:, None, :].astype(np.float64) - centroids
-    distances = np.sort(np.linalg.norm(difference, axis=2), axis=1)
+    distances = np.sort(np.linalg.norm(difference, axis=2), axis=1)[:, :count]
     return np.column_stack((np.linalg.norm(codes, axis=1), distances)).astype(np.float32)

@@ -96,10 +96,9 @@ def link_study(directory: Path, *, victim: int = 1, round: int | None = None) ->
         state = target.half.after_broadcast(earlier.state, target.context(round - 1), heard[0])
         later = upload(target, state, round)
         found = link(earlier.codes, earlier.rows, later.codes, later.rows)
-        K = min(len(broadcast["centroids"]) for broadcast in heard)
+        mu = [broadcast["centroids"] for broadcast in heard]
         alike = [
-            rotation_free(sent.codes, broadcast["centroids"])[:, : 1 + K]
-            for sent, broadcast in zip((earlier, later), heard, strict=True)
+            rotation_free(sent.codes, own, min(map(len, mu))) for sent, own in zip((earlier, later), mu, strict=True)
         ]
         unturned = link(alike[0], earlier.rows, alike[1], later.rows)
         details = {"common": found.common, "linked": found.linked, "linked_in_any_rotation": unturned.linked,
@@ -176,17 +175,8 @@ def _judged(
     details = extraction.details | {
         "records": len(victim.samples), "outputs": len(outputs), "reference": len(others.reference), "remarks": remarks,
     }  # fmt: skip
-    return AttackRecord(
-        victim.device,
-        extraction.attack,
-        knows,
-        extraction.round,
-        count,
-        search.steps,
-        found.ntmse,
-        found.excess_cosine,
-        details,
-    )
+    return AttackRecord(victim.device, extraction.attack, knows, extraction.round, count, search.steps, found.ntmse,
+                        found.excess_cosine, details)  # fmt: skip
 
 
 @contextmanager

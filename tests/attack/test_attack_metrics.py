@@ -127,7 +127,8 @@ def test_uploads_without_a_common_record_link_nothing() -> None:
 def test_lengths_and_distances_by_hand_and_in_any_rotation() -> None:
     """(3, 4) has length 5; (3, 0) is 4 and (0, 0) is 5 away from it."""
     codes, centroids = np.array([[3, 4], [0, 1]], np.float32), np.array([[0, 0], [3, 0]], np.float32)
-    found = rotation_free(codes, centroids)
+    found = rotation_free(codes, centroids, 2)
     np.testing.assert_allclose(found, [[5, 4, 5], [1, 1, math.sqrt(10)]], rtol=1e-6)
     turn = np.array([[0, 1], [-1, 0]], np.float32)
-    np.testing.assert_allclose(rotation_free(codes @ turn, centroids[::-1] @ turn), found, rtol=1e-6)
+    np.testing.assert_allclose(rotation_free(codes @ turn, centroids[::-1] @ turn, 2), found, rtol=1e-6)
+    np.testing.assert_allclose(rotation_free(codes, centroids, 1), found[:, :2])
