@@ -102,9 +102,9 @@ class MqttTransport:
         for one, code in zip(filters, granted, strict=True):
             if int(str(getattr(code, "value", code))) >= 0x80:
                 raise EnvironmentFault(
-                    f"the broker at {self._name} refuses the subscription to {one}; a client reaches the topics of its "
-                    "own name only: is the name in its certificate, or its user name, that of this device (--id), and "
-                    "the server's `server`? Else check the broker's access rules"
+                    f"the broker at {self._name} refuses the subscription to {one}: the name in this client's "
+                    "certificate, or its user name, must be its --id (the server's `server`, gca doctor's its "
+                    "--username); else check the broker's access rules"
                 )
 
     async def unsubscribe(self, *filters: str) -> None:
