@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 import torch
 
-from edge_client.errors import ConfigError
 from edge_client.methods.base import Arrays
 from edge_client.methods.context import LocalContext
 from edge_client.methods.gca import alignment_phase, read_broadcast, reconstruction_phase
@@ -29,11 +28,9 @@ def attack(
 ) -> Floats:
     """Return a guess of the record behind each code, shape (M, d_x).
 
-    `public` (N', d_x) are the attacker's records, `broadcasts` what the server itself sent, `initial` (P,) the
-    weights the devices began at, None if the attacker does not know them.
+    `public` (N', d_x) are the attacker's records, one at least, `broadcasts` what the server itself sent,
+    `initial` (P,) the weights the devices began at, None if the attacker does not know them.
     """
-    if len(public) == 0:
-        raise ConfigError("attack: no public records; the test set has no normal records beyond the reference bank")
     shape, hyper = seen.shape, seen.shape.hyper
     state = ModelState.fresh(fresh_parameters(shape, stream(seed, NAME)) if initial is None else initial)
 

@@ -59,9 +59,10 @@ def attack_study(
 
     Parameter sharing is attacked through the device's `model`, which is the "final" one or what it "uploaded" in the
     last round; GCA through its codes alone: those after five more reconstruction epochs, or those it uploaded in
-    `round`. `knows` gives an attacker of GCA what the paper's has not: public "records", the "initial-weights", or
-    both; "weights" are the victim's own, which no server of GCA has: a control that tells what it is worth to hide
-    them. Raises ConfigError for an attack that the method does not allow, EnvironmentFault for a folder without a
+    `round`. `knows` gives an attacker what the paper's has not. Public "records": a model is then searched from those
+    in place of noise, and codes are read by a shadow device. The "initial-weights", also together with records, of
+    GCA's devices. "weights" are the victim's own, which no server of GCA has: a control that tells what it is worth to
+    hide them. Raises ConfigError for an attack that the method does not allow, EnvironmentFault for a folder without a
     finished study or one that cannot be written to, GcaError when nothing can be judged.
     """
     _check(starts, model, knows)
@@ -70,8 +71,12 @@ def attack_study(
     points = starting_points(target.shape, target.study.seed, starts)
     with StudyStore.open(directory, writable=True) as store, _one_thread():
         if target.study.method in PARAMETER_SHARING:
-            if knows or round is not None:
-                raise ConfigError(f"--knows, --round: a server of {target.study.method} has models; leave them out")
+            if set(knows) - {"records"} or round is not None:
+                raise ConfigError(
+                    f"--knows, --round: a server of {target.study.method} has models; leave out all but --knows records"
+                )
+            if "records" in knows:
+                points = _some(others.public)[:starts]
             extraction = _from_model(directory, target, model, points, search)
         else:
             _require_codes(target)
@@ -146,12 +151,19 @@ def _from_codes(
     details: dict[str, Any] = {"codes": len(seen.codes)}
     if "records" in knows:
         heard = broadcasts(directory)[: round - 1]
-        guesses = shadow.attack(seen, heard, others.public, study.seed, initial=initial)
+        guesses = shadow.attack(seen, heard, _some(others.public), study.seed, initial=initial)
         details["public"] = len(others.public)
         details["paired_ntmse"] = paired_ntmse(victim.samples[sent.rows], guesses, others.reference)
         return _Extraction("shadow", round, guesses[: len(points)], details, remarks)
     found = latent_only.attack(seen, points, search, study.seed, initial=initial)
     return _Extraction("latent_only", round, found.outputs, details, remarks)
+
+
+def _some(public: Floats) -> Floats:
+    """Return the attacker's records; raises ConfigError if there are none."""
+    if len(public) == 0:
+        raise ConfigError("attack: no public records; the test set has no normal records beyond the reference bank")
+    return public
 
 
 def _require_codes(victim: Victim) -> None:

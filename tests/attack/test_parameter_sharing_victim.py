@@ -4,13 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from attack.attack_tools import finished_study
 
 from broker_server.checkpoint import load_checkpoint
 from edge_client.errors import ConfigError
+from sim.attack.metrics import leakage
+from sim.attack.networks import halves
 from sim.attack.replay import before_round
 from sim.attack.study import attack_study
-from sim.attack.victim import final_model, load_victim, uploaded_model
+from sim.attack.victim import bystanders, final_model, load_victim, uploaded_model
 
 
 @pytest.fixture
@@ -40,6 +43,17 @@ def test_both_are_attacked_and_kept_apart(study: Path) -> None:
     assert final.ntmse is not None and final.ntmse > 0
 
 
+def test_public_records_are_starts_in_place_of_noise(study: Path) -> None:
+    """Without a step, the outputs are the records sent through the model."""
+    told = attack_study(study, starts=30, steps=0, knows=["records"])
+    victim = load_victim(study, 1)
+    others, released = bystanders(study, victim), final_model(victim)
+    with torch.no_grad():
+        outputs = halves(released.shape, released.parameters).reconstruct(torch.tensor(others.public[:30])).numpy()
+    assert told.ntmse == leakage(victim.samples, outputs, others.reference).ntmse and told.knows == "records"
+    assert attack_study(study, starts=30, steps=0).ntmse > told.ntmse
+
+
 def test_a_lost_broadcast_is_told(study: Path) -> None:
     (study / "rounds" / "00001.safetensors").unlink()
     with pytest.raises(ConfigError, match="a broadcast is gone"):
@@ -47,6 +61,6 @@ def test_a_lost_broadcast_is_told(study: Path) -> None:
 
 
 def test_there_are_no_codes_to_attack(study: Path) -> None:
-    for words in ({"knows": ["records"]}, {"round": 1}):
+    for words in ({"knows": ["initial-weights"]}, {"knows": ["records", "initial-weights"]}, {"round": 1}):
         with pytest.raises(ConfigError, match="has models"):
             attack_study(study, **words)  # type: ignore[arg-type]
