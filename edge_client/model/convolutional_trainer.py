@@ -133,9 +133,10 @@ def cut(arch: ConvolutionalArchitecture, flat: Tensor) -> list[Tensor]:
 def nearest_centroids(codes: Tensor, centroids: Tensor) -> Tensor:
     """Return argmin_k ||z_b - mu_k|| for `codes` (B, d_z) and `centroids` (K, d_z), shape (B,); ties to the lowest k.
 
-    Differences are squared, not expanded into products, which in float32 cancel to noise far from the origin.
+    Differences are squared, not expanded into products, which in float32 cancel to noise far from the origin; and no
+    root is taken, which would make neighbours equal.
     """
-    return torch.cdist(codes, centroids, compute_mode="donot_use_mm_for_euclid_dist").argmin(dim=1)
+    return (codes[:, None] - centroids).square().sum(dim=2).argmin(dim=1)
 
 
 def _end(name: str, phase: _Phase, losses: Tensor) -> tuple[ModelState, NDArray[np.float64]]:

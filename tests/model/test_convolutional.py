@@ -299,3 +299,10 @@ def test_without_torch_the_device_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "edge_client.model.convolutional_trainer", None)
     with pytest.raises(EnvironmentFault, match=r"needs torch .*pip install 'gca\[server\]'"):
         trainer_for(PAPER["fashion_mnist"], 784)
+
+
+def test_the_nearest_centroid_is_found_among_neighbours_whose_roots_are_equal() -> None:
+    """Squared distances 2 + (k + 1) / 2^22 and 2 + k / 2^22 are neighbours in float32; k is such that roots are not."""
+    k = next(k for k in range(9) if len({*np.sqrt(np.float32(2) + np.float32(2**-22) * np.float32([k, k + 1]))}) == 1)
+    far, near = ([1.0, 1.0] + [2.0**-11] * n + [0.0] * (k + 1 - n) for n in (k + 1, k))
+    assert nearest_centroids(torch.zeros(1, k + 3), torch.tensor([far, near])).tolist() == [1]
