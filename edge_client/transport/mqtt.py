@@ -104,7 +104,7 @@ class MqttTransport:
                 raise EnvironmentFault(
                     f"the broker at {self._name} refuses the subscription to {one}: the name in this client's "
                     "certificate, or its user name, must be its --id (the server's `server`, gca doctor's its "
-                    "--username); else check the broker's access rules"
+                    "--username); else check the ACL of the broker"
                 )
 
     async def unsubscribe(self, *filters: str) -> None:
