@@ -18,7 +18,7 @@ from edge_client.methods.context import initial_state
 from sim.attack import latent_only, shadow, white_box
 from sim.attack.inversion import Search
 from sim.attack.linkage import link, rotation_free
-from sim.attack.metrics import leakage, paired_ntmse
+from sim.attack.metrics import leakage, paired
 from sim.attack.replay import before_round, broadcasts, with_moments
 from sim.attack.seen import Floats
 from sim.attack.starts import STARTS, STEPS, starting_points
@@ -153,7 +153,8 @@ def _from_codes(
         heard = broadcasts(directory)[: round - 1]
         guesses = shadow.attack(seen, heard, _some(others.public), study.seed, initial=initial)
         details["public"] = len(others.public)
-        details["paired_ntmse"] = paired_ntmse(victim.samples[sent.rows], guesses, others.reference)
+        matched = paired(victim.samples[sent.rows], guesses, others.reference)
+        details |= {"paired_ntmse": matched.ntmse, "nearer_than_strangers": matched.nearer}
         return _Extraction("shadow", round, guesses[: len(points)], details, remarks)
     found = latent_only.attack(seen, points, search, study.seed, initial=initial)
     return _Extraction("latent_only", round, found.outputs, details, remarks)

@@ -81,7 +81,11 @@ def _extraction(record: "AttackRecord") -> list[str]:
         f"{'less' if record.excess_cosine < 0 else 'more'} alike in direction than those are",
     ]  # fmt: skip
     if paired := told.get("paired_ntmse"):
-        lines.append(f"paired NTMSE   {paired:9.3f}   {_than(paired, 1.0)} the very record behind each code than those")
+        lines += [
+            f"paired NTMSE   {paired:9.3f}   {_than(paired, 1.0)} the very record behind each code than those",
+            f"              {100 * told['nearer_than_strangers']:8.1f} %   of codes lead nearer to their record than "
+            "the nearest of those",
+        ]
     return lines
 
 

@@ -12,7 +12,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from edge_client.errors import ConfigError, GcaError
 from sim.attack.linkage import link, rotation_free
-from sim.attack.metrics import cosine, leakage, nearest, paired_ntmse
+from sim.attack.metrics import cosine, leakage, nearest, paired
 
 TARGETS = np.array([[1, 0], [0, 2], [-3, 4]], np.float32)
 OUTPUTS = np.array([[1, 1], [-3, 0]], np.float32)
@@ -97,9 +97,10 @@ def test_nothing_to_compare_is_an_error() -> None:
 def test_a_guess_for_each_record_by_hand() -> None:
     """MSE to the guesses: 0, (4 + 4) / 2 = 4 and 0; to the nearest references 1/2, 2 and 9/2."""
     guesses = np.array([[1, 0], [2, 4], [-3, 4]], np.float32)
-    assert paired_ntmse(TARGETS, guesses, REFERENCE) == pytest.approx(4 / 7)
+    found = paired(TARGETS, guesses, REFERENCE)
+    assert (found.ntmse, found.nearer) == (pytest.approx(4 / 7), 2 / 3)
     with pytest.raises(GcaError, match="undefined"):
-        paired_ntmse(TARGETS, guesses, TARGETS)
+        paired(TARGETS, guesses, TARGETS)
 
 
 # ---- linkage ---------------------------------------------------------------------------------------------------------

@@ -245,6 +245,11 @@ def test_the_command_says_what_the_figures_mean(study: Path, capfd: pytest.Captu
     assert told["ntmse"] == record.ntmse and told["knows"] == [] and told["records"] == 40
 
 
+def test_the_command_says_how_many_codes_are_read(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert command(["attack", str(study), "--starts", "4", "--steps", "5", "--knows", "records"]) == 0
+    assert f"{100 * kept(study)[0].details['nearer_than_strangers']:.1f} %   of codes" in capfd.readouterr().out
+
+
 def test_the_command_links(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert command(["attack", str(study), "--linkage", "--json"]) == 0
     told = json.loads(capfd.readouterr().out)

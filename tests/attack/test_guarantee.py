@@ -64,11 +64,11 @@ def test_figures_of_dp_accounting() -> None:
 
 def test_without_the_package_the_figure_is_missed_and_the_rest_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    with pytest.raises(EnvironmentFault, match=r"pip install 'gca\[privacy\]'"):
+    with pytest.raises(EnvironmentFault, match=r"pip install '\.\[privacy\]'"):
         epsilon_of_fixed_encoder(Released(1000, 100, 100, 3.0), 1e-5)
     told = remarks(study(code_clip=3.0, code_noise=0.5), 141)
     assert told[0] == "codes are clipped to length 3, noise of standard deviation 1.5 on each of their numbers"
-    assert "70 codes a round, 10 rounds: epsilon" in told[1] and "gca[privacy]" in told[2]
+    assert "70 codes a round, 10 rounds: epsilon" in told[1] and "'.[privacy]'" in told[2]
 
 
 def test_the_noise_named_for_a_target_reaches_it() -> None:
