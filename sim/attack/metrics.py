@@ -49,8 +49,11 @@ def leakage(targets: Floats, outputs: Floats, reference: Floats) -> Leakage:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """What a guess made for each record is worth, beside its nearest of the bank. `ntmse`: its mean MSE over that of
-    the bank; a few records far from all others decide it. `nearer`: the share of records to which the guess is nearer."""
+    """What a guess made for each record is worth, beside the nearest of the bank.
+
+    `ntmse`: the guesses' mean MSE over that of the bank; a few records far from all others decide it. `nearer`: the
+    share of records to which the guess is the nearer one.
+    """
 
     ntmse: float
     nearer: float
