@@ -33,3 +33,8 @@ class ConnectionLost(GcaError):
 def in_words(error: BaseException) -> str:
     """Return one line about an error: its message, with its type unless it is one of ours."""
     return str(error) if isinstance(error, GcaError) else f"{type(error).__name__}: {error}"
+
+
+def pip_install(extra: str = "") -> str:
+    """Return the command that brings what an extra needs; from a clone, since no package index has this project."""
+    return "pip install " + (f"'.[{extra}]'" if extra else ".") + " in gca's folder"

@@ -12,13 +12,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from edge_client.errors import EnvironmentFault, GcaError
+from edge_client.errors import EnvironmentFault, GcaError, pip_install
 
 if TYPE_CHECKING:
     from edge_client.transport.base import Incoming, Transport
@@ -52,12 +52,12 @@ def examine_machine(data_dir: Path | None = None) -> list[Finding]:
         *needed,
         *(_import(name, "note") for name in SERVER),
         Finding("processor cores", "ok", str(os.cpu_count())),
-        _memory() if sound else Finding("memory", "note", "not looked at without the packages above"),
+        _with_packages("memory", _memory, sound),
         _descriptors(),
-        _training() if sound else Finding("training", "note", "not looked at without the packages above"),
+        _with_packages("training", _training, sound),
         _gpu(),
         _mosquitto(),
-        _datasets(data_dir) if sound else Finding("datasets", "note", "not looked at without the packages above"),
+        _with_packages("datasets", lambda: _datasets(data_dir), sound),
     ]
 
 
@@ -101,19 +101,19 @@ def _python() -> Finding:
 
 def _import(name: str, otherwise: Literal["note", "missing"]) -> Finding:
     """Import a package in a process of its own and say how it went."""
-    wanted = "gca" if name in NEEDED else "gca[sim]"
+    mend = pip_install() if name in NEEDED else f"a device does without it; else: {pip_install('sim')}"
     code = f"import {name}; print(getattr({name}, '__version__', ''))"
     try:
         done = _python_says(code)
     except subprocess.TimeoutExpired:
-        return Finding(name, otherwise, f"the import does not end within {IMPORT_S:g} s; pip install '{wanted}' anew")
+        return Finding(name, otherwise, f"the import does not end within {IMPORT_S:g} s; {mend} anew")
     if done.returncode == 0:
         return Finding(name, "ok", done.stdout.strip() or _version(name))
     if done.returncode < 0:
         cause = f"the import dies of {signal.Signals(-done.returncode).name}: this build does not suit this processor"
         return Finding(name, otherwise, f"{cause}; install another one")
     last = (done.stderr.strip().splitlines() or ["the import fails"])[-1]
-    return Finding(name, otherwise, f"{last}; pip install '{wanted}'")
+    return Finding(name, otherwise, f"{last}; {mend}")
 
 
 def _python_says(code: str) -> "subprocess.CompletedProcess[str]":
@@ -135,6 +135,16 @@ def _paho() -> Finding:
     return Finding(
         "paho-mqtt", "missing", f"{found}: older than 2.2 drops slow downloads; pip install 'paho-mqtt>=2.2'"
     )
+
+
+def _with_packages(what: str, look: Callable[[], Finding], sound: bool) -> Finding:
+    """Look with packages that may be missing: a device has not all that a simulation needs."""
+    if not sound:
+        return Finding(what, "note", "not looked at without the packages above")
+    try:
+        return look()
+    except ModuleNotFoundError as error:
+        return Finding(what, "note", f"not looked at without {error.name}, which a device does not need")
 
 
 def _memory() -> Finding:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import erfc, exp, log, pi, sqrt
 
-from edge_client.errors import EnvironmentFault
+from edge_client.errors import EnvironmentFault, pip_install
 from edge_client.methods.defences import in_words
 from edge_client.methods.gca import upload_size
 from sim.config import Study
@@ -104,7 +104,7 @@ def epsilon_of_fixed_encoder(released: Released, delta: float) -> float:
         import dp_accounting
         from dp_accounting.rdp import RdpAccountant
     except ModuleNotFoundError:
-        raise EnvironmentFault("that figure needs the package dp-accounting: pip install 'gca[privacy]'") from None
+        raise EnvironmentFault(f"that figure needs the package dp-accounting: {pip_install('privacy')}") from None
     gaussian = dp_accounting.GaussianDpEvent(released.noise / 2.0)  # in units of the sensitivity, 2 c
     sampled = dp_accounting.SampledWithoutReplacementDpEvent(released.records, released.codes, gaussian)
     accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)

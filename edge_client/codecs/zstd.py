@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.errors import EnvironmentFault, ProtocolError
+from edge_client.errors import EnvironmentFault, ProtocolError, pip_install
 from edge_client.protocol.codec import Arrays, decode_arrays, encode_arrays
 
 LEVEL = 3
@@ -43,5 +43,5 @@ def _library() -> Any:
     try:
         import zstandard
     except ModuleNotFoundError:
-        raise EnvironmentFault("codec zstd needs the package zstandard: pip install 'gca[zstd]'") from None
+        raise EnvironmentFault(f"codec zstd needs the package zstandard: {pip_install('zstd')}") from None
     return zstandard

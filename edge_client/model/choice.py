@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 
-from edge_client.errors import ConfigError, EnvironmentFault
+from edge_client.errors import ConfigError, EnvironmentFault, pip_install
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.kernel import library
 from edge_client.model.autoencoder import Architecture
@@ -70,6 +70,6 @@ def trainer_for(hyper: Hyperparameters, input_dim: int) -> Trainer:
         from edge_client.model.convolutional_trainer import ConvolutionalTrainer  # torch: only where images are learned
     except ModuleNotFoundError as error:
         raise EnvironmentFault(
-            f"a convolutional model needs torch ({error}); install it: pip install 'gca[server]'"
+            f"a convolutional model needs torch ({error}); install it: {pip_install('server')}"
         ) from error
     return ConvolutionalTrainer(architecture)

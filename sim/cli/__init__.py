@@ -40,6 +40,8 @@ def _doctor(words: list[str]) -> int:
 
 def needs(words: list[str], package: str) -> str:
     """Return the line for a command that lacks a package."""
+    from edge_client.errors import pip_install
+
     command = " ".join(["gca", *words[:1]])
     extra = "server" if words[:1] in (["server"], ["broker"]) else "sim"
-    return f"{command} needs {package}, which is not installed; install all it needs: pip install 'gca[{extra}]'"
+    return f"{command} needs {package}, which is not installed; install all it needs: {pip_install(extra)}"

@@ -33,7 +33,7 @@ def export(
 
     Example: gca export studies/compare/* --to mlflow --output http://127.0.0.1:5000
     """
-    from edge_client.errors import EnvironmentFault
+    from edge_client.errors import EnvironmentFault, pip_install
     from sim.export.series import exported
 
     where = output or FOLDERS[to]
@@ -41,6 +41,5 @@ def export(
     try:
         written = import_module(f"sim.export.{to}").write(found, where)
     except ModuleNotFoundError as error:
-        mend = f"pip install 'gca[{to}]'"
-        raise EnvironmentFault(f"--to {to} needs {error.name}, which is not installed: {mend}") from None
+        raise EnvironmentFault(f"--to {to} needs {error.name}, which is not installed: {pip_install(to)}") from None
     print("\n".join(written))

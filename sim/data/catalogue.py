@@ -50,7 +50,7 @@ def _describe(source: Source | ImageSource, folders: tuple[Path, ...], verify: b
             if verify:
                 read(path, file)
     except EnvironmentFault as error:
-        state, problem = "damaged", str(error)
+        state, problem = "damaged" if where else "absent", str(error)
     return Description(
         name=source.name,
         title=source.title,

@@ -13,7 +13,7 @@ import zlib
 from importlib import resources
 from pathlib import Path
 
-from edge_client.errors import ConfigError, EnvironmentFault
+from edge_client.errors import ConfigError, EnvironmentFault, pip_install
 from sim.data.checks import read_bounded, require_digest
 from sim.data.fetching import Opener, by_hand, fetch, open_https
 from sim.data.sources import RawFile
@@ -99,7 +99,7 @@ def _packaged(file: RawFile) -> Path:
         path = Path(str(resources.files(file.package) / file.name))
     except ModuleNotFoundError as error:
         raise EnvironmentFault(
-            f"{file.name} comes with scikit-learn, which is missing; install it: pip install 'gca[sim]'"
+            f"{file.name} comes with scikit-learn, which is missing; install it: {pip_install('sim')}"
         ) from error
     if not path.is_file():
         raise EnvironmentFault(f"{path} is missing; reinstall scikit-learn: pip install --force-reinstall scikit-learn")

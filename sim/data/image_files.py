@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_client.errors import EnvironmentFault
+from edge_client.errors import EnvironmentFault, pip_install
 
 Pixels = NDArray[np.uint8]
 
@@ -130,7 +130,7 @@ def decode_jpeg(content: bytes, image: tuple[int, int, int]) -> Pixels:
         from PIL import Image, UnidentifiedImageError  # only these images need it
     except ModuleNotFoundError as error:
         raise EnvironmentFault(
-            f"JPEG images need Pillow, which is missing ({error}); install it: pip install 'gca[sim]'"
+            f"JPEG images need Pillow, which is missing ({error}); install it: {pip_install('sim')}"
         ) from error
     channels, height, width = image
     try:

@@ -43,7 +43,8 @@ def test_a_command_without_typer_names_the_mend() -> None:
     done = gca("plan", preamble=LACKS.format(name="typer"))
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == (
-        "error: gca plan needs typer, which is not installed; install all it needs: pip install 'gca[sim]'\n"
+        "error: gca plan needs typer, which is not installed; install all it needs: pip install '.[sim]' in gca's "
+        "folder\n"
     )
 
 
@@ -63,7 +64,7 @@ def test_doctor_needs_nothing_but_the_standard_library(tmp_path: Path, monkeypat
     lines = {line.split()[1]: line for line in done.stdout.splitlines()}
     assert (done.returncode, done.stderr) == (3, "")
     assert lines["python"].startswith("ok ") and lines["numpy"].startswith("missing  numpy ")
-    assert lines["numpy"].endswith("no numpy; pip install 'gca'") and lines["broker"].startswith("missing ")
+    assert lines["numpy"].endswith("no numpy; pip install . in gca's folder") and lines["broker"].startswith("missing ")
     helped = gca("doctor", "--help", preamble=lacking)
     assert helped.returncode == 0 and "gca doctor --broker mqtt://" in helped.stdout
     wrong = gca("doctor", "--brokre", "x", preamble=lacking)

@@ -13,7 +13,7 @@ from edge_client.errors import EnvironmentFault
 from edge_client.protocol.chunks import MAX_CHUNK
 from edge_client.transport.mqtt import endpoint
 from sim import doctor
-from sim.doctor import NEEDS_MESSAGE, examine_broker, require_broker
+from sim.doctor import NEEDS_MESSAGE, Finding, examine_broker, require_broker
 
 HEALTHY = {"python", "numpy", "msgpack", "msgspec", "aiomqtt", "paho-mqtt", "torch", "sklearn", "typer",
            "processor cores", "memory", "file descriptors", "training", "GPU", "mosquitto", "datasets"}  # fmt: skip
@@ -53,7 +53,16 @@ def test_a_package_that_only_servers_need_may_be_broken(tmp_path: Path, monkeypa
     done = gca("doctor")
     (line,) = [line for line in done.stdout.splitlines() if " torch " in line]
     assert done.returncode == 0
-    assert line.startswith("note") and "libgomp.so.1 is not there" in line and "pip install 'gca[sim]'" in line
+    assert line.startswith("note") and "libgomp.so.1 is not there" in line and "pip install '.[sim]'" in line
+
+
+def test_what_a_device_does_without_is_no_fault() -> None:
+    def look() -> Finding:
+        raise ModuleNotFoundError("no", name="threadpoolctl")
+
+    found = doctor._with_packages("memory", look, sound=True)
+    assert found == Finding("memory", "note", "not looked at without threadpoolctl, which a device does not need")
+    assert doctor._with_packages("memory", look, sound=False).detail == "not looked at without the packages above"
 
 
 @pytest.mark.parametrize(

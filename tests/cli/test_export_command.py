@@ -60,7 +60,8 @@ def test_a_tool_that_is_not_installed_is_one_line_with_the_command(
     study = written(tmp_path / "study", link="none")
     said = cli("export", str(study), "--to", tool, "--output", str(tmp_path / "out"))
     assert (said.code, said.out) == (3, "")
-    assert said.err.startswith(f"error: --to {tool} needs ") and said.err.endswith(f"pip install 'gca[{tool}]'\n")
+    assert said.err.startswith(f"error: --to {tool} needs ")
+    assert said.err.endswith(f": pip install '.[{tool}]' in gca's folder\n")
     assert said.err.count("\n") == 1
 
 

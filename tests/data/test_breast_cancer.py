@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer
 
+from edge_client.errors import EnvironmentFault
 from sim.data import describe, load
 from sim.data.image_sources import IMAGE_SOURCES
 from sim.data.sources import SOURCES
@@ -56,3 +57,12 @@ def test_a_damaged_file_is_named_in_the_catalogue(bare_machine: Path) -> None:
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(Exception, match=r"'magick' is unknown; choose one of academic, adult, bank"):
         load("magick")
+
+
+def test_without_the_package_that_ships_it_a_dataset_is_absent_not_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(*_: object) -> Path:
+        raise EnvironmentFault("breast_cancer.csv comes with scikit-learn, which is missing")
+
+    monkeypatch.setattr("sim.data.catalogue.find", lacking)
+    (line,) = [one for one in describe() if one.name == "breast_cancer"]
+    assert (line.state, line.where) == ("absent", ()) and "scikit-learn" in line.problem

@@ -297,7 +297,7 @@ def test_a_model_that_does_not_fit_says_why(changed: dict[str, object], width: i
 
 def test_without_torch_the_device_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "edge_client.model.convolutional_trainer", None)
-    with pytest.raises(EnvironmentFault, match=r"needs torch .*pip install 'gca\[server\]'"):
+    with pytest.raises(EnvironmentFault, match=r"needs torch .*pip install '\.\[server\]'"):
         trainer_for(PAPER["fashion_mnist"], 784)
 
 
