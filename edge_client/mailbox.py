@@ -45,20 +45,25 @@ class Mailbox:
         self.ignored: Counter[str] = Counter()
         self._wanted = 0
         self._body: Reassembly | None = None
+        self._counted: Arrays | None = None  # the broadcast, decoded to count its tensors
         self._seen = -1
         self._early: tuple[RoundState, bytes] | None = None  # came before the welcome that tells whose it is
 
     def expect_broadcast(self, round: int) -> None:
         """Collect the broadcast and the verdict of this round from now on and forget earlier ones."""
-        self._wanted, self._body, self.verdict = round, Reassembly(MAX_BODY), None
+        self._wanted, self._body, self._counted, self.verdict = round, Reassembly(MAX_BODY), None, None
 
     @property
     def broadcast_complete(self) -> bool:
         return self._body is not None and self._body.complete
 
     def broadcast(self) -> Arrays | None:
-        """Return the expected broadcast once it is whole; `ProtocolError` if its bytes do not fit its digest."""
-        return decode_arrays(self._body.body()) if self._body and self._body.complete else None
+        """Return the expected broadcast once it is whole; `ProtocolError` if its bytes do not fit its digest. It is
+        handed over, not kept: it may be large."""
+        arrays, self._counted = self._counted, None
+        if arrays is None and self._body is not None and self._body.complete:
+            arrays = decode_arrays(self._body.body())
+        return arrays
 
     def take(self, topic: str, payload: bytes) -> Header | None:
         """Use one message; return it if it told something new, else None."""
@@ -156,10 +161,10 @@ class Mailbox:
 
     def _payload_if_complete(self) -> int:
         try:
-            arrays = self.broadcast()
+            self._counted = self.broadcast()
         except ProtocolError:
             return 0
-        return payload_bytes(arrays) if arrays is not None else 0
+        return payload_bytes(self._counted) if self._counted is not None else 0
 
     def _use_early(self, welcome: Welcome) -> None:
         """Take in the round state that came before the welcome, if it opens a round for this device or ends the run."""

@@ -327,7 +327,7 @@ class Broker:
             session.enqueue(message)
 
     def _send_queued(self, connection: Connection, session: Session, now: float) -> None:
-        for message in session.sendable():
+        while (message := session.next()) is not None:
             self._send(connection, message, now)
 
     def _send(self, connection: Connection, packet: Packet, now: float) -> None:

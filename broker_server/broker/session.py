@@ -5,7 +5,6 @@ client.
 """
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from broker_server.broker.access import Identity
@@ -47,19 +46,18 @@ class Session:
         self.queue.append(message)
         self.queued_bytes += held_bytes(message)
 
-    def sendable(self) -> Iterator[Publish]:
-        """Take messages off the queue in order while the window is open; QoS 0 keeps its place among QoS 1."""
-        while self.queue:
-            message = self.queue[0]
-            if message.qos and len(self._in_flight) >= self.window:
-                return
-            self.queue.popleft()
-            self.queued_bytes -= held_bytes(message)
-            if message.qos:
-                packet_id = self._next_id()
-                message = Publish(message.topic, message.payload, 1, message.retain, False, packet_id)
-                self._in_flight[packet_id] = message
-            yield message
+    def next(self) -> Publish | None:
+        """Take the next message off the queue; None if there is none or, QoS 0 keeping its place among QoS 1, if the
+        window is full."""
+        if not self.queue or (self.queue[0].qos and len(self._in_flight) >= self.window):
+            return None
+        message = self.queue.popleft()
+        self.queued_bytes -= held_bytes(message)
+        if message.qos:
+            packet_id = self._next_id()
+            message = Publish(message.topic, message.payload, 1, message.retain, False, packet_id)
+            self._in_flight[packet_id] = message
+        return message
 
     def acknowledge(self, packet_id: int) -> bool:
         """Forget a message in flight, in any order; False if there is none with this id (an old duplicate, say)."""

@@ -5,6 +5,7 @@ so that a header claiming four billion elements costs nothing; `msgspec` checks 
 struct that belongs to the topic. Whatever fails is a `ProtocolError` with one line that says why.
 """
 
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -19,6 +20,8 @@ MAX_MESSAGE = 262_144
 """Bytes of one encoded message; chunks (64 KiB) and telemetry stay below."""
 MAX_BODY = 256 * 1024 * 1024
 """Bytes of one reassembled body."""
+SHORT = 4096
+"""Bytes of a message that are quickly compared, and may be remembered."""
 MAX_ELEMENTS = 65_536
 """Entries of any list or map; the longest is that of the chunks still missing."""
 
@@ -41,7 +44,15 @@ def decode(data: bytes, kind: type[M]) -> M:
 
     Raises `ProtocolError` when it is too long, not msgpack, or not of this type.
     """
+    return _decode_short(data, kind) if len(data) <= SHORT else _decode(data, kind)
+
+
+def _decode(data: bytes, kind: type[M]) -> M:
     return _convert(_unpack(data, MAX_MESSAGE), kind)
+
+
+_decode_short = lru_cache(64)(_decode)
+"""A message to all devices is one value, decoded once for those of one process: messages are frozen."""
 
 
 def encode_arrays(arrays: Arrays) -> bytes:

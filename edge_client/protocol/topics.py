@@ -12,7 +12,8 @@
 """
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from edge_client.errors import ProtocolError
 from edge_client.protocol.messages import (
@@ -35,8 +36,7 @@ _FROM_DEVICE: dict[str, type[Header]] = {"pres": Presence, "join": Join, "met": 
 _TO_DEVICE: dict[str, type[Header]] = {"welcome": Welcome, "accept": Accept, "reject": Reject, "probe": Probe}
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(Struct, frozen=True, gc=False):
     """What a topic says: the message type, and the device, round and chunk where it has them."""
 
     kind: type[Header]

@@ -44,6 +44,7 @@ class Journal:
         self._store, self._run, self._display = store, run, display
         self._records: dict[int, RoundRecord] = {}
         self._heard: dict[int, set[str]] = defaultdict(set)
+        self._awaited: dict[int, set[str]] = {}  # of the rounds in `_records`, the devices that have not told yet
         self._accuracy: dict[int, dict[str, float]] = defaultdict(dict)
         self._links: dict[str, LinkCounters] = {}
         self._under_way = False
@@ -71,6 +72,7 @@ class Journal:
         self._store.record_round(self._run, record)
         self._show_earlier(record.round)
         self._records[record.round] = record
+        self._awaited[record.round] = set(record.accepted) - self._heard[record.round]
         self._show(record.round)
 
     def amend(self, amendment: Amendment) -> None:
@@ -90,7 +92,9 @@ class Journal:
         self._heard[telemetry.round].add(telemetry.device)
         if telemetry.evaluations:
             self._accuracy[telemetry.round][telemetry.device] = telemetry.evaluations[-1].accuracy
-        self._show(telemetry.round)
+        if telemetry.round in self._awaited:
+            self._awaited[telemetry.round].discard(telemetry.device)
+            self._show(telemetry.round)
 
     def checkpoint(self, reached: Start) -> None:
         save_start(self._store.path.parent, reached)
@@ -138,9 +142,9 @@ class Journal:
 
     def _show(self, round: int, complete: bool = True) -> None:
         """Show a round once the server and all its accepted devices have told their side."""
-        record, judged = self._records.get(round), self._accuracy[round]
-        if record is None or (complete and not set(record.accepted) <= self._heard[round]):
+        if complete and self._awaited[round]:
             return
+        record, judged = self._records[round], self._accuracy[round]
         values = [judged[device] for device in sorted(judged)]
         self._display.round_done(record, sum(values) / len(values) if values else float("nan"))
-        del self._records[round], self._accuracy[round], self._heard[round]
+        del self._records[round], self._awaited[round], self._accuracy[round], self._heard[round]

@@ -3,9 +3,9 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from functools import partial
+from typing import TypeVar
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -21,17 +21,27 @@ class VirtualClock:
         return self._loop.time() if moment is None else moment
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        """Wait. Unlike `asyncio.sleep`, it does not cancel a timer that has fired: a fleet sleeps a lot."""
+        over: asyncio.Future[None] = self._loop.create_future()
+        timer = self._loop.call_at(self._loop.time() + seconds, _end, over)
+        try:
+            await over
+        except asyncio.CancelledError:
+            timer.cancel()
+            raise
 
-    def standing(self, function: Callable[P, R]) -> Callable[P, R]:
+    def standing(self, function: Callable[[], R]) -> Callable[[], R]:
         """Return the function as a job for a thread, with this clock standing at the present moment."""
-        moment = self._loop.time()
+        return partial(self._stand, self._loop.time(), function)
 
-        def job(*args: P.args, **kwargs: P.kwargs) -> R:
-            self._job.began = moment
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self._job.began = None
+    def _stand(self, moment: float, function: Callable[[], R]) -> R:
+        self._job.began = moment
+        try:
+            return function()
+        finally:
+            self._job.began = None
 
-        return job
+
+def _end(sleep: "asyncio.Future[None]") -> None:
+    if not sleep.done():
+        sleep.set_result(None)

@@ -37,7 +37,7 @@ class Crew:
 
     def offload(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
         """The `Offload` of every device."""
-        job = _Job(self, partial(self._clock.standing(function), *args, **kwargs))
+        job = _Job(self, self._clock.standing(partial(function, *args, **kwargs)))
         self._queue.append(job)
         self._hand_out()
         return job
@@ -90,7 +90,7 @@ class Inline:
 
     def offload(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
         """The `Offload` of every device."""
-        return _Inline(partial(self._clock.standing(function), *args, **kwargs))
+        return _Inline(self._clock.standing(partial(function, *args, **kwargs)))
 
     def close(self) -> None:
         """Nothing is under way."""

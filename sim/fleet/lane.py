@@ -25,10 +25,10 @@ class Wire:
     """The direction of a connection that is not shaped and not counted: in order, in the next turn of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self._soon = getattr(loop, "call_plainly_soon", loop.call_soon)
 
     def send(self, receiver: Receiver, packet: object, size: int) -> None:
-        self._loop.call_soon(receiver.deliver, packet, size)
+        self._soon(partial(receiver.deliver, packet, size))
 
     def drop(self, receiver: Receiver) -> None:
         """Nothing to forget: what was sent has left."""

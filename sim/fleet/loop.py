@@ -5,7 +5,7 @@ The clock starts at 0 and stands still while callbacks run, so a run is a pure f
 - Time moves only when no callback is ready, and then to the very moment of the earliest timer, not by adding up
   waits. Timers of one moment fire in the order in which they were scheduled.
 - While a job is away in an executor the clock waits for it.
-- `call_plainly_at` schedules what cannot be cancelled and needs no context, at half the cost.
+- `call_plainly_at` and `call_plainly_soon` schedule what cannot be cancelled and needs no context, at half the cost.
 - Background timers (keepalives, say) fire like others but give nobody a reason to wait: when only they are left,
   nothing can happen any more, and the loop raises `Blocked` with the names of the tasks that wait.
 - Sockets, pipes and processes live in real time and are refused.
@@ -83,6 +83,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._awaited += 1
         heappush(self._timers, (when, next(self._numbers), callback))
 
+    def call_plainly_soon(self, callback: Callable[[], object]) -> None:
+        """Run a callback in this turn or the next, for good."""
+        self._ready.append(callback)
+
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
         """Run a callback in this turn or the next, behind all that is ready."""
         handle = asyncio.Handle(callback, args, self, context)
@@ -108,16 +112,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._advance()
         for _ in range(len(ready)):
             item = ready.popleft()
-            if not isinstance(item, asyncio.Handle):
-                self._run_plainly(item)
-            elif not item._cancelled:
-                item._run()
-
-    def _run_plainly(self, callback: Callable[[], object]) -> None:
-        try:
-            callback()
-        except Exception as error:
-            self.call_exception_handler({"message": f"error in {callback!r}", "exception": error})
+            try:
+                if not isinstance(item, asyncio.Handle):
+                    item()
+                elif not item._cancelled:
+                    item._context.run(item._callback, *item._args)  # as its own method does, a call less
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self.call_exception_handler({"message": f"error in {item!r}", "exception": error})
 
     def _advance(self) -> None:
         """Wait for jobs abroad, else jump to the earliest timer and make all timers of that moment ready."""

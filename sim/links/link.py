@@ -42,9 +42,10 @@ Change = tuple[float, float]
 class LinkSpec(msgspec.Struct, frozen=True):
     """The fixed properties of one direction.
 
-    `rate`: bits/s at the IP layer, or None for an unshaped link. `delay`: one-way seconds. `jitter`: its largest
-    addition, seconds. `outages`: (start, end) in seconds of the link's time, sorted and apart. `changes`: (second,
-    bits/s), sorted: from then on the rate is this one. `duty_cycle`: the share of the time that it may transmit.
+    `rate`: bits/s at the IP layer, or None for an unshaped link. `delay`: one-way seconds; TCP waits for twice that for
+    an acknowledgement. `jitter`: its largest addition, seconds. `outages`: (start, end) in seconds of the link's time,
+    sorted and apart. `changes`: (second, bits/s), sorted: from then on the rate is this one. `duty_cycle`: the share of
+    the time that it may transmit.
     Raises ConfigError for values that no link can have.
     """
 
@@ -84,11 +85,6 @@ class LinkSpec(msgspec.Struct, frozen=True):
                     "a link that has one to begin with; where nothing passes, give an outage"
                 )
             last = second
-
-    @property
-    def rtt(self) -> float:
-        """The round trip in seconds without queueing and jitter; the way back is taken to be as long."""
-        return 2 * self.delay
 
     def rate_at(self, second: float) -> float | None:
         """Return the bits/s at a moment of the link's time, outages apart."""
@@ -161,35 +157,30 @@ def plan(state: LinkState, nbytes: int, now: float, busy: float = -math.inf) -> 
     """
     if nbytes < 1:
         raise ValueError(f"a link carries at least one byte, not {nbytes}")
-    spec = state.spec
-    begun, start = state, None
+    spec, first, start = state.spec, state.segments, None
+    mss, header, rtt = spec.mss, spec.header, 2 * spec.delay
     left = nbytes
     while left:  # once, or once per congestion window
         begin, window, used = _gate(state, now, busy)
-        gated = (window - 1) * spec.seconds(spec.mss + spec.header, begin) < spec.rtt
-        size = min(left, (window - used) * spec.mss) if gated else left
-        count = -(-size // spec.mss)
-        free = _finish(spec, begin, size + count * spec.header)
-        depart = free - spec.silence(size - (count - 1) * spec.mss + spec.header, free)
+        gated = (window - 1) * spec.seconds(mss + header, begin) < rtt
+        size = min(left, (window - used) * mss) if gated else left
+        count = -(-size // mss)
+        free = depart = _finish(spec, begin, size + count * header)
+        if spec.duty_cycle < 1:
+            depart -= spec.silence(size - (count - 1) * mss + header, free)
         acked = state.acked
         if gated and used == 0:
-            acked = _departure(spec, begin, min(size, spec.mss) + spec.header) + spec.rtt
-        state = LinkState(
-            spec,
-            state.key,
-            departed=depart,
-            free=free,
-            arrived=_arrival(state, begin, depart, size, count),
-            segments=state.segments + count,
-            window=window,
-            used=used + count if gated else 0,
-            acked=acked,
-        )
+            acked = _departure(spec, begin, min(size, mss) + header) + rtt
+        arrived = _arrival(state, begin, depart, size, count) if spec.jitter else depart + spec.delay
+        if arrived <= state.arrived:
+            arrived = math.nextafter(state.arrived, math.inf)
+        used = used + count if gated else 0
+        state = LinkState(spec, state.key, depart, free, arrived, state.segments + count, window, used, acked)
         start = begin if start is None else start
         left -= size
     assert start is not None
-    segments = state.segments - begun.segments
-    return state, Plan(start, state.departed, state.arrived, nbytes + segments * spec.header, segments)
+    segments = state.segments - first
+    return state, Plan(start, state.departed, state.arrived, nbytes + segments * header, segments)
 
 
 def next_start(state: LinkState, now: float, busy: float = -math.inf) -> float:
@@ -200,8 +191,10 @@ def next_start(state: LinkState, now: float, busy: float = -math.inf) -> float:
 def _gate(state: LinkState, now: float, busy: float) -> tuple[float, int, int]:
     """Return when the next segment may start, the congestion window then, and how much of it is used."""
     window, used = state.window, state.used
-    start = max(now, state.free, busy)
-    if now - state.free >= state.spec.rtt + MIN_RTO_VARIANCE:
+    start = state.free if state.free > now else now
+    if busy > start:
+        start = busy
+    if now - state.free >= 2 * state.spec.delay + MIN_RTO_VARIANCE:
         window, used = INITIAL_WINDOW, 0
     elif used >= window:
         start, window, used = max(start, state.acked), 2 * window, 0
@@ -251,18 +244,17 @@ def _pieces(spec: LinkSpec) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def _arrival(state: LinkState, begin: float, depart: float, size: int, count: int) -> float:
-    """Return when the last of `count` segments sent back to back arrives, none overtaking another."""
+    """Return when the last of `count` segments sent back to back arrives under jitter, none overtaking another."""
     spec = state.spec
     latest = depart + spec.delay
-    if spec.jitter:
-        # Backwards, until a segment left so early that even the largest jitter cannot make it the last one.
-        for index in reversed(range(count)):
-            sent = min((index + 1) * spec.mss, size) + (index + 1) * spec.header
-            left = _departure(spec, begin, sent) if index < count - 1 else depart
-            if left + spec.delay + spec.jitter <= latest:
-                break
-            latest = max(latest, left + spec.delay + spec.jitter * state.key.draw(state.segments + index))
-    return latest if latest > state.arrived else math.nextafter(state.arrived, math.inf)
+    # Backwards, until a segment left so early that even the largest jitter cannot make it the last one.
+    for index in reversed(range(count)):
+        sent = min((index + 1) * spec.mss, size) + (index + 1) * spec.header
+        left = _departure(spec, begin, sent) if index < count - 1 else depart
+        if left + spec.delay + spec.jitter <= latest:
+            break
+        latest = max(latest, left + spec.delay + spec.jitter * state.key.draw(state.segments + index))
+    return latest
 
 
 def _begin(change: Change) -> float:
