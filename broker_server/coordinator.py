@@ -144,7 +144,7 @@ class Coordinator:
         actions += [Note(f"round {collection.round}: {remark}") for remark in result.remarks]
         self._completed, self._broadcast = collection.round, result.broadcast
         reached = Start(collection.round, result.broadcast, now, self._herald.seq, self.members.elapsed_s,
-                        result.packed)  # fmt: skip
+                        result.packed, self.members.input_dim)  # fmt: skip
         actions += [Checkpoint(reached), Record(self._record(collection, result.diagnostics, now))]
         return actions + self._go_on(now)
 

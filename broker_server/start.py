@@ -16,7 +16,7 @@ class Start:
 
     seconds: the run's clock then. seq: the number of the server's next message. elapsed_s: what deadlines are told
     from, each device's slowest way from opening to accepted upload so far. packed: what travelled in place of the
-    broadcast, where a codec stood between.
+    broadcast, where a codec stood between. input_dim: the width of a record, as devices had it.
     """
 
     completed: int = 0
@@ -25,6 +25,7 @@ class Start:
     seq: int = 0
     elapsed_s: Mapping[str, float] = field(default_factory=dict)
     packed: Arrays | None = None
+    input_dim: int | None = None
 
 
 def place(directory: Path, round: int) -> Path:
@@ -41,7 +42,7 @@ def save_start(directory: Path, start: Start) -> None:
     """Keep what a round gave, in the folder of its study; raises `EnvironmentFault` when the disk refuses."""
     path = place(directory, start.completed)
     about = {"round": str(start.completed), "seconds": repr(start.seconds), "seq": str(start.seq),
-             "elapsed_s": json.dumps(dict(start.elapsed_s))}  # fmt: skip
+             "elapsed_s": json.dumps(dict(start.elapsed_s)), "input_dim": str(start.input_dim or "")}  # fmt: skip
     try:
         path.parent.mkdir(exist_ok=True)
     except OSError as error:
@@ -58,10 +59,12 @@ def load_start(directory: Path, round: int) -> Start:
     broadcast, about = load_checkpoint(path)
     try:
         completed, seq, seconds = int(about["round"]), int(about["seq"]), float(about["seconds"])
+        width = int(about["input_dim"]) if about.get("input_dim") else None
         elapsed = {str(device): float(spent) for device, spent in json.loads(about["elapsed_s"]).items()}
     except (KeyError, ValueError, AttributeError, TypeError):
         raise EnvironmentFault(f"{path}: does not say where its run stood; the study cannot go on from it") from None
     if completed != round:
         raise EnvironmentFault(f"{path}: is of round {completed}; the study cannot go on from it")
     packed = _packed_place(directory, round)
-    return Start(completed, broadcast, seconds, seq, elapsed, load_checkpoint(packed)[0] if packed.exists() else None)
+    travelled = load_checkpoint(packed)[0] if packed.exists() else None
+    return Start(completed, broadcast, seconds, seq, elapsed, travelled, width)

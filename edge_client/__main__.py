@@ -68,7 +68,9 @@ def parser() -> argparse.ArgumentParser:
         help="when to judge the model (default round)",
     )
     add("--secret", type=Path, metavar="FILE",
-        help="16 to 64 random bytes that all devices share and the server has not, for runs with rotated codes")  # fmt: skip
+        help="16 to 64 random bytes that all devices share and the server has not, for rotated codes")  # fmt: skip
+    add("--state", type=Path, metavar="FOLDER",
+        help="keep the device's state here after every round, and go on from it after a stop")  # fmt: skip
     add("--model", type=Path, metavar="FILE.npz", help="where to write the final model's parameters")
     add("--debug", action="store_true", help="show the traceback of an error")
     return command
@@ -148,6 +150,7 @@ def _records(arguments: argparse.Namespace) -> "Records":
 def _run(arguments: argparse.Namespace) -> None:
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
+    from dataclasses import replace
 
     import msgspec
     import numpy as np
@@ -155,6 +158,7 @@ def _run(arguments: argparse.Namespace) -> None:
     from edge_client.clock import RealClock
     from edge_client.device import Device, live
     from edge_client.errors import ConfigError
+    from edge_client.kept_state import kept_state
     from edge_client.offload import into
     from edge_client.private_seeds import Secrets, read_secret
     from edge_client.protocol.messages import COMPLETED, SERVER, Name, Telemetry
@@ -172,7 +176,9 @@ def _run(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--id {SERVER}: that is the server's own name; give this device another")
     pace = _pace(arguments)
     records = _records(arguments)
-    secrets = Secrets(os.urandom(32), read_secret(arguments.secret) if arguments.secret else None)
+    state = kept_state(arguments.state, arguments.run, arguments.id) if arguments.state else None
+    own = state.secret if state else os.urandom(32)
+    secrets = Secrets(own, read_secret(arguments.secret) if arguments.secret else None)
     password = os.environ.get("GCA_PASSWORD")
     username = arguments.username or (arguments.id if password else None)
     where = endpoint(arguments.broker, username=username, password=password, ca_file=arguments.ca_file,
@@ -182,7 +188,9 @@ def _run(arguments: argparse.Namespace) -> None:
                    arguments.down_rate, **pace)  # fmt: skip
 
     async def take_part() -> None:
-        session = Session(who, connector(where), RealClock(), stream(0, "backoff", 0, arguments.id), print)
+        kept = state.kept if state else None
+        session = Session(who, connector(where), RealClock(), stream(0, "backoff", 0, arguments.id), print,
+                          kept.seq if kept else 0, state.unsure_of if state else 0)  # fmt: skip
 
         async def report(telemetry: Telemetry) -> None:
             if not (session.end and telemetry.detail == session.end.reason):  # that of the end is told below
@@ -191,17 +199,23 @@ def _run(arguments: argparse.Namespace) -> None:
 
         with ThreadPoolExecutor(1) as pool:
             device = Device(records, session, RealClock(), into(pool), report, arguments.evaluate, secrets=secrets)
+            if state is not None:
+                device = replace(device, keep=state.save, keeps_start=True, resume=state.resume)
+            if state is not None and kept is not None:
+                print(f"{arguments.id}: goes on after round {kept.round}, from {state.path}", flush=True)
             print(f"{arguments.id}: {samples} records of {width} features, broker {where}, run {arguments.run}",
                   flush=True)  # fmt: skip
-            state = await live(device)
+            ended = await live(device)
         if arguments.model is not None:
-            np.savez(arguments.model, parameters=state.parameters)
+            np.savez(arguments.model, parameters=ended.parameters)
         assert session.end is not None
         if session.end.reason != COMPLETED:
             raise GcaError(
                 f"run {arguments.run} ended early, in round {session.end.round}: {session.end.reason}; when the server "
                 "has begun it anew, start this device again"
             )
+        if state is not None:
+            state.drop()
         print(f"run {arguments.run} completed after round {session.end.round}")
 
     asyncio.run(until_told_to_stop(take_part()))

@@ -7,14 +7,14 @@ from pathlib import Path
 from edge_client.errors import EnvironmentFault
 
 
-def write_atomically(path: Path, content: bytes | memoryview, what: str) -> None:
-    """Write a file beside its place, force it to the disk and move it there.
+def write_atomically(path: Path, content: bytes | memoryview, what: str, mode: int = 0o666) -> None:
+    """Write a file beside its place, force it to the disk and move it there, with these permissions less the umask.
 
     Raises `EnvironmentFault`, which calls the file `what`, when the disk refuses; the old file is still there then.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("wb") as file:
+        with open(beside, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

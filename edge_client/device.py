@@ -43,10 +43,10 @@ class Device:
     """What one device brings along. `evaluate` says when its model is judged; `flops_per_s` makes training last
     as long as on a board of that speed (None: as long as it takes here); `method` and `trainer` choose its work.
 
-    `keep` writes down what the device could go on from, after every `keep_every`-th round. After a stop, `resume`
-    returns what was kept of this run; its round is over for the server too. In rounds in which it is `silent` it does
-    nothing, as if it were broken, but keeps its connection. `secrets` are what it keeps from the server, for runs whose
-    codes are defended.
+    `keep` writes down what the device could go on from, after every `keep_every`-th round, and with `keeps_start`
+    before its first. After a stop, `resume` returns what was kept of this run. In rounds in which it is `silent` it
+    does nothing, as if it were broken, but keeps its connection. `secrets` are what it keeps from the server, for runs
+    whose codes are defended.
     """
 
     records: Records
@@ -60,6 +60,7 @@ class Device:
     method: Callable[[str], DeviceMethod] = method
     keep: Callable[[Checkpoint], None] | None = None
     keep_every: int = 1
+    keeps_start: bool = False
     resume: Callable[[Welcome], Checkpoint | None] = lambda welcome: None
     silent: Callable[[int], bool] = lambda round: False
     secrets: Secrets | None = None
@@ -76,6 +77,8 @@ async def live(device: Device) -> ModelState:
             work = _Work(device, await session.welcome())
             await work.begin()
             last = work.welcome.round
+            if (cut_short := work.cut_short) is not None:
+                await _finish(work, cut_short)
             while (opening := await session.next_round(last)).state != "ended":
                 last, notes = opening.round, _Round(opening.round)
                 if device.silent(last):
@@ -98,15 +101,25 @@ async def live(device: Device) -> ModelState:
         return work.state
 
 
-async def _round(work: "_Work", notes: "_Round", taking_part: bool) -> None:
-    """One round from the device's side; with a method whose broadcasts concern all, also one it takes no part in."""
+async def _finish(work: "_Work", round: int) -> None:
+    """Do again what the process before this one did of a round, up to the upload that the server has, and go on."""
+    notes = _Round(round)
+    await _round(work, notes, taking_part=True, delivered=True)
+    await work.judge_last(notes)
+    await work.keep(round)
+    await work.device.report(work.telemetry(notes))
+
+
+async def _round(work: "_Work", notes: "_Round", taking_part: bool, delivered: bool = False) -> None:
+    """One round from the device's side; with a method whose broadcasts concern all, also one it takes no part in.
+    `delivered`: the server has its upload."""
     hears_all = work.method.hears_all_broadcasts
     if taking_part and hears_all and work.holds != notes.round - 1:
         await _catch_up(work, notes)
         taking_part = work.holds == notes.round - 1  # else it would train on a model that is not the round's
     await work.device.session.enter(notes.round, taking_part or hears_all)
     if taking_part:
-        await _take_part(work, notes)
+        await _take_part(work, notes, delivered)
         return
     if notes.outcome == "completed":
         notes.outcome = "idle"
@@ -114,13 +127,14 @@ async def _round(work: "_Work", notes: "_Round", taking_part: bool) -> None:
         await _take_in(work, notes)
 
 
-async def _take_part(work: "_Work", notes: "_Round") -> None:
+async def _take_part(work: "_Work", notes: "_Round", delivered: bool) -> None:
     """One round of Algorithm 1 from the device's side: lines 5 to 19, then 25 to 36."""
     method, stage = work.method, work.method.stages[0]
     work.state, upload = await work.train(notes, stage, method.before_upload, work.state, work.context(notes))
-    with work.timed(notes, "upload"):
-        fate = await work.device.session.upload(notes.round, upload)
-    notes.outcome, notes.detail = fate.outcome, fate.detail
+    if not delivered:
+        with work.timed(notes, "upload"):
+            fate = await work.device.session.upload(notes.round, upload)
+        notes.outcome, notes.detail = fate.outcome, fate.detail
     await _take_in(work, notes)
 
 
@@ -164,7 +178,8 @@ class _Round:
 
 class _Work:
     """The device's local work: what it is done with, its duration and its evaluation. `state` is the model, held here
-    alone, as a fleet has a thousand of them; `holds` is the round whose broadcast was used last."""
+    alone, as a fleet has a thousand of them; `holds` is the round whose broadcast was used last, `cut_short` one that
+    an earlier process has uploaded for and not ended."""
 
     state: ModelState
 
@@ -173,6 +188,7 @@ class _Work:
         hyper = welcome.hyper
         self.method = coded(defended(device.method(welcome.method), hyper, device.secrets), hyper)
         self.holds = 0
+        self.cut_short: int | None = None
         self.trainer = device.trainer(hyper, device.records.samples.shape[1])
         self._hashed: tuple[weakref.ref[FloatArray], str] | None = None
         self.evaluator = Evaluator(device.records, self.trainer, hyper.threshold_quantile)
@@ -207,9 +223,12 @@ class _Work:
         """Take up the state that this device starts with: the one it kept, or that before round 1."""
         if (kept := self.device.resume(self.welcome)) is not None:
             self.holds, self.state = kept.holds, kept.state
+            self.cut_short = kept.round + 1 if self.device.session.mail.standing(kept.round + 1) == "accepted" else None
             return
         initial = self.device.offload(self.method.initial, self.context(_Round(0)))
         self.state = await self.do("initialisation", initial)
+        if self.device.keeps_start:
+            await self.keep(self.welcome.round)
 
     async def keep(self, round: int) -> None:
         """Write down what this device could go on from, if it is time for that."""
@@ -218,7 +237,7 @@ class _Work:
             return  # the run was stopped in the middle of this round, which is to be run again
         if keep is not None and round % self.device.keep_every == 0:
             seq = session.seq + 1  # the report of this round takes one
-            kept = Checkpoint(self.welcome.run, session.who.device, round, self.holds, seq, self.state)
+            kept = Checkpoint(session.mail.life, session.who.device, round, self.holds, seq, self.state)
             await self.do("checkpoint", self.device.offload(keep, kept))
 
     async def do(self, phase: str, job: Awaitable[R]) -> R:
@@ -261,7 +280,7 @@ class _Work:
         session, now = self.device.session, self.device.clock.now()
         spans = {stage: (now - begun, now - ended) for stage, (begun, ended) in notes.spans_s.items()}
         return Telemetry(
-            run=self.welcome.run, round=notes.round, device=session.who.device, seq=session.next_seq(),
+            run=session.mail.life, round=notes.round, device=session.who.device, seq=session.next_seq(),
             outcome=notes.outcome, detail=notes.detail[:300], spent_s=notes.spent_s, spans_s=spans,
             tallies=session.tally.drain(),
             evaluations=tuple(notes.evaluations), ignored=dict(session.mail.ignored),

@@ -13,14 +13,22 @@ WAIT_S = 600.0
 """People start devices on real machines one by one."""
 
 
+OF_THE_RUN = ("config", "devices", "rounds", "set_", "output", "data_dir")
+"""What a run that goes on has settled already."""
+
+
 def server(
-    config: Annotated[str, typer.Argument(help="a TOML file, or the name of a packaged study")],
-    broker: Annotated[str, typer.Option(help="mqtt://HOST:PORT or mqtts://HOST:PORT")],
-    run: Annotated[str, typer.Option(help="name of the run, the same on every device")],
+    context: typer.Context,
+    config: Annotated[str | None, typer.Argument(help="a TOML file, or the name of a packaged study")] = None,
+    broker: Annotated[str | None, typer.Option(help="mqtt://HOST:PORT or mqtts://HOST:PORT")] = None,
+    run: Annotated[str | None, typer.Option(help="name of the run, the same on every device")] = None,
     devices: Annotated[int | None, typer.Option(help="how many devices to wait for")] = None,
     rounds: Annotated[int | None, typer.Option(help="global rounds R")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="any key, as participation.deadline=120")] = None,
     output: Annotated[Path | None, typer.Option(help="folder for the study (default: studies/RUN)")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="STUDY", help="go on with the run in this folder, whose server was stopped")
+    ] = None,
     username: Annotated[str | None, typer.Option(help="user name at the broker; the password is GCA_PASSWORD")] = None,
     ca_file: Annotated[str | None, typer.Option(help="PEM file of the CA that signed the broker's certificate")] = None,
     cert: Annotated[str | None, typer.Option(help="PEM file of a certificate for brokers that ask who we are")] = None,
@@ -39,6 +47,8 @@ def server(
     """Coordinate a run for devices that join with `gca device`.
 
     Example: gca server paper/magic --broker mqtt://192.168.1.10 --run magic --devices 3
+
+    After a stop: gca server --resume studies/magic --broker mqtt://192.168.1.10
     """
     from rich.console import Console
 
@@ -49,24 +59,49 @@ def server(
     from sim.doctor import require_broker
     from sim.progress import progress
     from sim.run_plan import run_plan
-    from sim.serve import serve_run
-    from sim.studies import make_directory
+    from sim.serve import Around, resume_run, serve_run
+    from sim.studies import read_study
     from sim.summary import result_json, show_summary
 
+    _check(context)
     overrides: dict[str, object] = dict(parse_override(one) for one in set_ or ())
-    study = load_study(config, overrides | {"devices": devices, "rounds": rounds})
+    overrides |= {name: value for name, value in (("devices", devices), ("rounds", rounds)) if value is not None}
+    study = load_study(str(config), overrides) if resume is None else read_study(resume)
+    if run is not None:
+        run_plan(study, run)  # refuses a bad name before a folder is named by it
     # Devices bring records of their own; where the study's are at hand too, theirs must be as wide.
     input_dim = None if data_dir is None else load(study.dataset, data_dir, seed=study.seed).input_dim
-    plan = run_plan(study, run, input_dim, wait)  # refuses a bad name before a folder is named by it
     password = os.environ.get("GCA_PASSWORD")
-    where = endpoint(broker, username=username or (SERVER if password else None), password=password, ca_file=ca_file,
-                     cert_file=cert, key_file=key)  # fmt: skip
+    where = endpoint(str(broker), username=username or (SERVER if password else None), password=password,
+                     ca_file=ca_file, cert_file=cert, key_file=key)  # fmt: skip
     asyncio.run(require_broker(where))
-    directory = make_directory(output or Path("studies") / run)
     display = progress(sys.stderr if json_ else sys.stdout, study.rounds, quiet=quiet or json_)
-    metrics_at = None if metrics_port is None else (metrics_host, metrics_port)
-    width = serve_run(study, plan, where, directory, display, metrics_at=metrics_at)
+    around = Around(where, display, wait, None if metrics_port is None else (metrics_host, metrics_port))
+    if resume is None:
+        directory = output or Path("studies") / str(run)
+        width = serve_run(study, str(run), directory, around, input_dim)
+    else:
+        directory = resume
+        width = resume_run(directory, around, run)
     if json_:
         print(json.dumps(result_json(directory)))
     else:
         show_summary(directory, study, width, Console())
+
+
+def _check(context: typer.Context) -> None:
+    """Raise ConfigError for what is missing, or would make another run of the one that is to go on."""
+    from edge_client.errors import ConfigError
+
+    given = {
+        name for name in context.params if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    }
+    needed = ("broker",) if "resume" in given else ("config", "broker", "run")
+    for name in (one for one in needed if one not in given):
+        raise ConfigError(f"{_shown(name)} is missing; see gca server --help")
+    for name in (one for one in OF_THE_RUN if "resume" in given and one in given):
+        raise ConfigError(f"{_shown(name)}: a run goes on as it was begun; leave it out beside --resume")
+
+
+def _shown(name: str) -> str:
+    return "CONFIG" if name == "config" else f"--{name.rstrip('_').replace('_', '-')}"
