@@ -1,7 +1,8 @@
 """One study in real and in virtual time: processes and MQTT behind proxies against tasks and arithmetic.
 
-A loaded machine is late now and then, never early, so a stage may be off in one round; off in all rounds it is the
-model that is wrong. `benchmarks/validation.py` does the same with all links and large messages.
+A loaded machine is late, never early, so a stage may be off in one round, or with a heavy load in all of a run; off in
+all rounds of several runs it is the model that is wrong. `benchmarks/validation.py` does the same with all links and
+large messages.
 """
 
 from collections.abc import Iterator
@@ -21,13 +22,26 @@ def slow_boards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     hardwares.cache_clear()
 
 
+ATTEMPTS = 3
+"""Real runs, the second and third only where the machine was too busy for the one before."""
+
+
 @pytest.mark.parametrize(
     ("method", "rounds", "links"),
     [pytest.param("gca", 4, LINKS, id="small messages"), pytest.param("fedavg", 2, LINKS[5:], id="188 kB messages")],
 )
 def test_stages_bytes_and_order_agree(tmp_path: Path, method: str, rounds: int, links: tuple[str, ...]) -> None:
-    found = {clock: run(study, tmp_path / clock / "study") for clock, study in studies(method, rounds, links).items()}
-    real, virtual = found["real"], found["virtual"]
-    assert always_too_far(real, virtual) == []
-    assert real.messages == virtual.messages
-    assert any(out_of_order(real, virtual, round) == [] for round in range(1, rounds + 1))
+    """Of each device, each stage has to agree in one round of one run, and the order in one round."""
+    chosen = studies(method, rounds, links)
+    virtual = run(chosen["virtual"], tmp_path / "virtual" / "study")
+    wrong, in_order = None, False
+    for attempt in range(1, ATTEMPTS + 1):
+        real = run(chosen["real"], tmp_path / f"real {attempt}" / "study")
+        assert real.messages == virtual.messages
+        off = set(always_too_far(real, virtual))
+        wrong = off if wrong is None else wrong & off
+        in_order |= any(out_of_order(real, virtual, round) == [] for round in range(1, rounds + 1))
+        if not wrong and in_order:
+            return
+        print(f"real run {attempt}: too far off in every round so far: {sorted(wrong)}; in order: {in_order}")
+    assert (wrong, in_order) == (set(), True)
