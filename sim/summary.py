@@ -52,8 +52,10 @@ def judged(points: list[Point], method: str) -> list[Point]:
 
     GCA: after every reconstruction epoch. Any other method once a round: parameter sharing after the aggregate was
     taken over, `single` and `centralized` after the last epoch. The others are part of the curve, but no candidates.
+    Devices that judge themselves once a round leave GCA no such instant; then the ends of rounds have to do.
     """
-    return [point for point in points if point.phase == "recon"] if method == "gca" else results.by_round(points)
+    epochs = [point for point in points if point.phase == "recon"] if method == "gca" else []
+    return epochs or results.by_round(points)
 
 
 def show_summary(directory: Path, study: Study, input_dim: int, console: Console) -> None:

@@ -81,7 +81,8 @@ def show(rows: Sequence[Row], targets: Sequence[float], console: Console) -> Non
                 page.add_row(*_varied(one), str(at.point.round), f"{at.point.phase} {at.point.epoch}", *_spent(at))
         console.print()
         narrow.show(page, console)
-    lacking = sorted({part for one in rows if one.whole and one.whole.energy for part in one.whole.energy.unknown})
+    energies = [one.whole.energy for one in rows if one.whole and one.whole.energy and one.whole.energy.total]
+    lacking = sorted({part for energy in energies for part in energy.unknown})
     if lacking:
         console.print(f"energy marked >= lacks what nobody gave a figure for: {', '.join(lacking)}", highlight=False)
 
@@ -123,7 +124,7 @@ def write_csv(path: Path, rows: Sequence[Row], targets: Sequence[float]) -> None
 
 def _joules(energy: Energy | None) -> str:
     """Say the energy of all devices; a lower bound where a part is unknown."""
-    if energy is None or energy.total is None:
+    if energy is None or energy.total is None or (energy.unknown and not energy.known):  # a bound of 0 says nothing
         return "unknown"
     return f"{'>= ' if energy.unknown else ''}{energy.known:.3g} J"
 

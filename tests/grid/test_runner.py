@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from sim.energy import Energy
+from sim.grid import rows
 from sim.grid.cells import Cell, cells, folder
 from sim.grid.rows import row, show, write_csv
 from sim.grid.runner import UNFINISHED, Done, is_complete, run_cells
@@ -48,8 +50,8 @@ def test_what_is_there_is_not_run_again(ran) -> None:
 
 def test_rows_say_what_each_cost_to_get_there(ran, tmp_path: Path) -> None:
     _, ends, _ = ran
-    rows = [row(ends[cell.name], [0.01, 1.0]) for cell in grid(method=("gca", "fedavg"))]
-    gca, fedavg = rows
+    found = [row(ends[cell.name], [0.01, 1.0]) for cell in grid(method=("gca", "fedavg"))]
+    gca, fedavg = found
     assert gca.whole and fedavg.whole
     # d_x = 9 columns are left, the demo's d_z is 4: P = 10 * 8 + 9 * 4 + 5 * 8 + 9 * 9, two devices, two ways, 4 bytes
     assert fedavg.whole.payload_bytes == 2 * 2 * 4 * (80 + 36 + 40 + 81)
@@ -60,14 +62,25 @@ def test_rows_say_what_each_cost_to_get_there(ran, tmp_path: Path) -> None:
     assert gca.whole.energy is not None and gca.whole.energy.unknown == ("tail",)
 
     console = Console(record=True, width=100)
-    show(rows, [0.01, 1.0], console)
+    show(found, [0.01, 1.0], console)
     text = console.export_text()
     assert "not reached" in text and "gca" in text and "energy marked >= lacks" in text
 
-    write_csv(tmp_path / "rows.csv", rows, [0.01, 1.0])
+    write_csv(tmp_path / "rows.csv", found, [0.01, 1.0])
     lines = list(csv.DictReader((tmp_path / "rows.csv").read_text().splitlines()))
     assert [line["method"] for line in lines] == ["gca", "fedavg"]
     assert lines[0]["round_to_1"] == "" and lines[0]["round_to_0.01"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ({"compute": 0.0, "tail": None}, "unknown"), ({"compute": None}, "unknown"), ({"compute": 0.0}, "0 J"),
+        ({"compute": 1.5, "tail": None}, ">= 1.5 J"), ({"compute": 1.5}, "1.5 J"),
+    ],
+)  # fmt: skip
+def test_a_bound_of_zero_joules_is_none(parts: dict[str, float | None], told: str) -> None:
+    assert rows._joules(Energy(parts)) == told
 
 
 def test_what_a_killed_run_left_behind_is_run_anew(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ def told(device: str, round: int, outcome: str = "completed", accuracy: float | 
         Evaluation(phase="align", epoch=1, loss=0.5, threshold=1.0, accuracy=accuracy, auroc=0.5,
                    average_precision=0.5),
     )  # fmt: skip
-    return Telemetry(run="r", round=round, device=device, seq=1, outcome=outcome, spent_s={"upload": 2.5}, tallies=tallies,
-                     evaluations=evaluations, ignored={}, state_sha256="")  # type: ignore[arg-type]  # fmt: skip
+    return Telemetry(run="r", round=round, device=device, seq=1, outcome=outcome, spent_s={"upload": 2.5},
+                     tallies=tallies, evaluations=evaluations, ignored={}, state_sha256="")  # type: ignore[arg-type]  # fmt: skip
 
 
 def shown(table: FleetTable, height: int = 40) -> list[str]:

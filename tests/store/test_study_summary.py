@@ -99,6 +99,12 @@ def test_the_summary_says_what_must_not_be_hidden(tmp_path: Path) -> None:
     assert str(tmp_path) in text
 
 
+def test_devices_that_judge_themselves_once_a_round_have_a_peak_too(tmp_path: Path) -> None:
+    text = shown(written(tmp_path, [(1, "align", 5, 0.75), (2, "align", 5, 0.625)]))
+    assert "peak accuracy 75.00 % after epoch 5 of phase align in round 1" in text and "no evaluation" not in text
+    assert "final accuracy 62.50 %" in text
+
+
 def test_an_accuracy_that_fell_is_a_warning_with_the_round(tmp_path: Path) -> None:
     """0.875 in round 1, then 0.8125 and 0.5 at the ends of both rounds: 37.5 points lost, 5 from round 1 on."""
     text = shown(written(tmp_path, [(1, "recon", 1, 0.875), (1, "align", 1, 0.8125), (2, "align", 1, 0.5)]))
