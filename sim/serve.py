@@ -114,10 +114,13 @@ def _carry_out(study: Study, plan: RunPlan, directory: Path, store: StudyStore, 
 
     async def serve() -> tuple[Outcome, int | None]:
         with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
-            metrics = _metrics(stack, plan, journal, around.metrics_at) if around.metrics_at else None
+            metrics = _metrics(plan, journal) if around.metrics_at else None
             server = Server(plan, method, connector(around.broker), RealClock(), metrics or journal, into(pool))
-            if metrics:
-                metrics.watch(server.coordinator.members)
+            if metrics is not None and around.metrics_at is not None:
+                from sim.metrics import served
+
+                metrics.watch(server.coordinator.members)  # first: whoever asks at once gets the whole page
+                stack.enter_context(served(metrics, *around.metrics_at))
             return await until_told_to_stop(server.serve()), server.coordinator.members.input_dim or plan.input_dim
 
     with telling_where(directory):
@@ -134,10 +137,8 @@ def _carry_out(study: Study, plan: RunPlan, directory: Path, store: StudyStore, 
     return width
 
 
-def _metrics(stack: ExitStack, plan: RunPlan, journal: Journal, at: tuple[str, int]) -> "Metrics":
-    """Stand between server and journal, and answer there until the stack ends."""
-    from sim.metrics import Metrics, served
+def _metrics(plan: RunPlan, journal: Journal) -> "Metrics":
+    """Stand between server and journal."""
+    from sim.metrics import Metrics
 
-    metrics = Metrics(plan, journal)
-    stack.enter_context(served(metrics, *at))
-    return metrics
+    return Metrics(plan, journal)

@@ -6,8 +6,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+HANGS_S = 120.0
+"""Whoever has not come to an end by then never will, on whatever busy machine."""
 
-def gca(*arguments: str, timeout: float = 120, preamble: str = "") -> "subprocess.CompletedProcess[str]":
+
+def gca(*arguments: str, timeout: float = HANGS_S, preamble: str = "") -> "subprocess.CompletedProcess[str]":
     """Run the command as a user does; `preamble` is Python that runs before it in the same process."""
     code = f"{preamble}\nimport sys\nfrom sim.cli import main\nif __name__ == '__main__':\n    main()"
     command = [sys.executable, "-c", code] if preamble else [sys.executable, "-m", "sim.cli"]
@@ -38,7 +41,7 @@ def ancestors(pid: int) -> list[int]:
     return chain
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = HANGS_S) -> None:
     """Return once the condition holds; fail if it never does."""
     until = time.monotonic() + seconds
     while not condition():

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from end_to_end_tools import descendants, gca, wait_for
+from end_to_end_tools import HANGS_S, descendants, gca, wait_for
 
 SLOW = ("demo", "--rounds", "50", "--link", "nbiot-nb1-peak")
 
@@ -32,7 +32,7 @@ def test_a_device_process_is_small_and_has_no_torch(tmp_path: Path) -> None:
             assert "torch" not in Path(f"/proc/{pid}/maps").read_text()
     finally:
         run.send_signal(signal.SIGINT)
-        run.communicate(timeout=30)
+        run.communicate(timeout=HANGS_S)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -41,7 +41,7 @@ def test_no_process_survives_the_command(tmp_path: Path, sent: signal.Signals) -
     wait_for(lambda: len(descendants(run.pid, "dev-")) >= 8)
     family = descendants(run.pid)
     run.send_signal(sent)
-    _, errors = run.communicate(timeout=30)
+    _, errors = run.communicate(timeout=HANGS_S)
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family))
     if sent != signal.SIGKILL:
         assert run.returncode == 130
@@ -63,19 +63,17 @@ def test_a_reader_that_has_seen_enough_ends_the_run_quietly(tmp_path: Path, cloc
     run.stdout.readline()
     family = descendants(run.pid)
     run.stdout.close()
-    assert run.wait(30) in (1, 141)
+    assert run.wait(HANGS_S) in (1, 141)
     assert run.stderr.read() == ""
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family))
 
 
 def test_a_failing_device_ends_the_run_with_its_name_and_cause(tmp_path: Path) -> None:
-    began = time.monotonic()
     done = gca("simulate", "demo", "--link", "none", "--set", "training.upload_fraction=0.01",
                "--output", str(tmp_path / "study"))  # fmt: skip
     assert done.returncode != 0
     line = done.stderr.strip().splitlines()[-1]
     assert line.startswith("error: ") and "dev-000" in line and "reconstruction" in line and "upload_fraction" in line
-    assert time.monotonic() - began < 30
 
 
 def test_a_killed_device_ends_the_run_with_its_name(tmp_path: Path) -> None:
@@ -85,7 +83,7 @@ def test_a_killed_device_ends_the_run_with_its_name(tmp_path: Path) -> None:
     assert run.stdout is not None
     said = next(line for line in run.stdout if "died" in line)  # at once, not when all others have said goodbye
     assert said.startswith("the run ends early: dev-00")
-    _, errors = run.communicate(timeout=60)
+    _, errors = run.communicate(timeout=HANGS_S)
     assert run.returncode == 1
     assert "dev-00" in errors.strip().splitlines()[-1]
 
@@ -117,7 +115,7 @@ def test_two_runs_in_one_process(tmp_path: Path) -> None:
     )
     script = tmp_path / "twice.py"
     script.write_text(code)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=HANGS_S)
     assert done.stdout.strip() == "True", done.stderr
 
 

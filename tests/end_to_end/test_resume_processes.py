@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from end_to_end_tools import descendants, gca, wait_for
+from end_to_end_tools import HANGS_S, descendants, gca, wait_for
 from resume.stopped import outcome
 
 from sim.config import load_study
@@ -64,7 +64,7 @@ def test_everything_is_killed_twice_at_drawn_instants(config: Path, expected: di
         run = start(*arguments)
         wait_for(lambda instant=instant: broadcasts(folder) >= instant, 60)  # type: ignore[misc]
         os.killpg(run.pid, signal.SIGKILL)
-        run.communicate(timeout=30)
+        run.communicate(timeout=HANGS_S)
     done = gca("simulate", "--resume", str(folder), "--json")
     assert done.returncode == 0, done.stderr
     assert outcome(folder) == expected

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from brokers import RunningBroker
+from end_to_end_tools import HANGS_S
 
 from broker_server.results import balance
 from broker_server.store import StudyStore
@@ -49,12 +50,12 @@ class Program:
         async for line in self.process.stdout:
             self.lines.append(line.decode().rstrip())
 
-    async def ended(self, seconds: float = 60) -> int:
+    async def ended(self, seconds: float = HANGS_S) -> int:
         async with asyncio.timeout(seconds):
             await self._reading
             return await self.process.wait()
 
-    async def says(self, text: str, seconds: float = 30) -> None:
+    async def says(self, text: str, seconds: float = HANGS_S) -> None:
         async with asyncio.timeout(seconds):
             while not any(text in line for line in self.lines):
                 assert not self._reading.done(), self.lines
@@ -169,7 +170,7 @@ async def test_the_second_device_of_a_name_is_refused_and_the_first_unharmed(bro
     async with server(broker, tmp_path / "study") as serving, device(broker, "pi-a", records[0]) as first:
         await serving.says("have 1, need 2")
         async with device(broker, "pi-a", records[2]) as second:
-            assert await second.ended(15) == 2
+            assert await second.ended() == 2
             assert second.lines[-1].startswith("error: ") and "pi-a" in second.lines[-1]
         async with device(broker, "pi-b", records[1]) as other:
             assert [await p.ended() for p in (serving, first, other)] == [0, 0, 0], (serving.lines, first.lines)

@@ -134,7 +134,7 @@ async def test_the_clock_runs_until_the_last_goodbye() -> None:
 
     async def align_slowly(function, *args, **kwargs):
         if function.__name__ == "after_broadcast":
-            await asyncio.sleep(0.3)
+            await federation.clock.sleep(0.3 * SPEED)
         return await offload(function, *args, **kwargs)
 
     serving = asyncio.ensure_future(federation.server.serve())
