@@ -38,8 +38,9 @@ def plan(
     from sim.words import one_or_several
 
     overrides: dict[str, object] = dict(parse_override(one) for one in set_ or ())
-    overrides |= {"devices": devices, "rounds": rounds, "seed": seed, "method": method, "dataset": dataset,
-                  "link": one_or_several(link), "hardware": one_or_several(hardware), "broker": broker}  # fmt: skip
+    options = {"devices": devices, "rounds": rounds, "seed": seed, "method": method, "dataset": dataset,
+               "link": one_or_several(link), "hardware": one_or_several(hardware), "broker": broker}  # fmt: skip
+    overrides |= {name: value for name, value in options.items() if value is not None}
     study = load_study(config, overrides)
     planned = plan_study(study, load(study.dataset, data_dir, seed=study.seed))
     if json_:

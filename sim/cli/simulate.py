@@ -67,9 +67,10 @@ def simulate(
     if resume is not None:
         _refuse_changes(context)
     overrides: dict[str, object] = dict(parse_override(one) for one in set_ or ())
-    overrides |= {"devices": devices, "rounds": rounds, "seed": seed, "method": method, "dataset": dataset,
-                  "link": one_or_several(link), "hardware": one_or_several(hardware), "isolation": isolation,
-                  "clock": clock, "broker": broker}  # fmt: skip
+    options = {"devices": devices, "rounds": rounds, "seed": seed, "method": method, "dataset": dataset,
+               "link": one_or_several(link), "hardware": one_or_several(hardware), "isolation": isolation,
+               "clock": clock, "broker": broker}  # fmt: skip
+    overrides |= {name: value for name, value in options.items() if value is not None}
     study = load_study(config, overrides) if resume is None else read_study(resume)
 
     from rich.console import Console
