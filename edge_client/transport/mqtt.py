@@ -252,6 +252,8 @@ def _certificate(where: Endpoint, why: str) -> str:
             f"the certificate of {where} is not valid for {name!r} ({why}); connect by a name or address that "
             f"it lists, or issue one that lists {name!r} as subjectAltName"
         )
+    if "not yet valid" in why or "expired" in why:
+        return f"the certificate of {where} is out of its time ({why}); set the clock of this machine, or renew it"
     return f"the certificate of {where} cannot be verified ({why}); pass the CA that signed it as --ca-file"
 
 

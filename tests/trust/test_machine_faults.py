@@ -1,0 +1,199 @@
+"""What machines do to a run: clocks that jump, disks that are full or for reading only, connections that are half open.
+Each has one outcome that is told."""
+
+import ast
+import asyncio
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from brokers import RunningBroker, open_broker
+from device.in_memory import HYPER, PLAN, Federation
+from end_to_end_tools import HANGS_S
+
+from edge_client.__main__ import main as device_command
+from edge_client.checkpoint import Checkpoint
+from edge_client.errors import ConfigError, ConnectionLost, EnvironmentFault
+from edge_client.kept_state import kept_state
+from edge_client.model.trainer import ModelState
+from edge_client.protocol.messages import SERVER, Standing, Welcome
+from edge_client.transport.base import Settings, Will
+from edge_client.transport.mqtt import Endpoint, _certificate, connector, endpoint
+
+ROOT = Path(__file__).parents[2]
+OF_DAY = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "today"), ("datetime", "utcnow"),
+          ("date", "today")}  # fmt: skip
+
+# ---- clocks --------------------------------------------------------------------------------------------------------
+
+
+def test_no_part_of_a_run_asks_for_the_time_of_day() -> None:
+    """So it may be set back or forward at any moment. A folder's name may hold a date."""
+    found = set()
+    for floor in ("edge_client", "broker_server", "sim"):
+        for path in (ROOT / floor).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                named = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+                if named and (node.value.id, node.attr) in OF_DAY:
+                    found.add(path.relative_to(ROOT).as_posix())
+    assert found == {"sim/studies.py"}
+
+
+@pytest.mark.parametrize("moment", [0.005, 0.02, 0.05, 0.1])
+async def test_a_process_that_slept_for_hours_ends_its_run_as_it_would_have(moment: float) -> None:
+    """All timers are due when a frozen machine wakes up. Whoever was outstanding is late at worst, and nobody hangs."""
+    federation = Federation(replace(PLAN, rounds=4))
+
+    async def sleep_for_hours() -> None:
+        await asyncio.sleep(moment)
+        federation.clock._now += 10_000.0
+
+    outcome, states = await federation.run(also=sleep_for_hours())
+    assert outcome.completed or outcome.reason
+    assert states.keys() == set("abcd")
+    told = federation.told.records
+    assert [record.round for record in told] == list(range(1, outcome.rounds + 1))
+    for record in told:
+        fates = [*record.accepted, *record.late, *record.rejected, *record.missing]
+        assert sorted(fates) == list("abcd")
+
+
+@pytest.mark.parametrize("why", ["certificate is not yet valid", "certificate has expired"])
+def test_a_certificate_out_of_its_time_points_at_the_clock(why: str) -> None:
+    """A board without a battery starts in the year 1970."""
+    told = _certificate(Endpoint("shelf", 8883, tls=True), f"certificate verify failed: {why} (_ssl.c:1000)")
+    assert why in told and "clock of this machine" in told and "--ca-file" not in told
+
+
+# ---- disks ---------------------------------------------------------------------------------------------------------
+
+
+def checkpoint(run: str = "shelf.5f0c21aa", device: str = "pi-1", round: int = 3) -> Checkpoint:
+    vector = np.arange(4, dtype=np.float32)
+    return Checkpoint(run, device, round, round, 9, ModelState(vector, vector, vector))
+
+
+def welcome(run: str) -> Welcome:
+    return Welcome(run=run, round=3, device=SERVER, seq=1, instance="00000000", method="gca", seed=1, rounds=9,
+                   hyper=HYPER, standing=Standing(0, "nothing"))  # fmt: skip
+
+
+@pytest.mark.parametrize("life", ["shelf.5f0c21aa", "shelf.5f0c21aa.7"])
+def test_a_state_goes_on_in_whatever_life_of_its_server(tmp_path: Path, life: str) -> None:
+    first = kept_state(tmp_path / "state", "shelf", "pi-1")
+    assert first.kept is None and first.unsure_of == 0 and first.resume(welcome(life)) is None
+    first.save(checkpoint())
+    again = kept_state(tmp_path / "state", "shelf", "pi-1")
+    assert again.secret == first.secret and again.unsure_of == 4
+    kept = again.resume(welcome(life))
+    assert kept is not None and kept.round == 3 and kept.state.parameters.tolist() == [0, 1, 2, 3]
+    (secret,) = (tmp_path / "state").glob("*.secret")
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    again.drop()
+    assert list((tmp_path / "state").iterdir()) == []
+
+
+def test_a_state_of_another_run_is_refused_and_its_secret_serves_no_second_one(tmp_path: Path) -> None:
+    first = kept_state(tmp_path, "shelf", "pi-1")
+    assert kept_state(tmp_path, "shelf", "pi-1").secret != first.secret  # nothing was kept that needs it
+    first.save(checkpoint())
+    with pytest.raises(
+        ConfigError, match=r"is of shelf.5f0c21aa, the server runs shelf.00000000: another run .*delete"
+    ):
+        kept_state(tmp_path, "shelf", "pi-1").resume(welcome("shelf.00000000"))
+
+
+@pytest.mark.parametrize("harm", ["state", "another's", "secret gone", "secret cut"])
+def test_what_is_damaged_says_what_to_delete(tmp_path: Path, harm: str) -> None:
+    kept = kept_state(tmp_path, "shelf", "pi-1")
+    kept.save(checkpoint(device="pi-2" if harm == "another's" else "pi-1"))
+    (secret,) = tmp_path.glob("*.secret")
+    match harm:
+        case "state":
+            kept.path.write_bytes(kept.path.read_bytes()[:-40])
+        case "secret gone":
+            secret.unlink()
+        case "secret cut":
+            secret.write_bytes(b"x" * 31)
+    with pytest.raises(EnvironmentFault, match="delete"):
+        kept_state(tmp_path, "shelf", "pi-1")
+
+
+def test_a_folder_for_no_state_is_told_before_anything_is_connected(tmp_path: Path, capsys) -> None:
+    records = tmp_path / "records.npz"
+    np.savez(records, samples=np.zeros((30, 3)))
+    words = ["--broker", "mqtt://127.0.0.1:1", "--run", "shelf", "--id", "pi-1", "--data", str(records), "--state"]
+    for folder, told in ((records / "state", "Not a directory"), (Path("/proc/state"), "")):
+        assert device_command([*words, str(folder)]) == 3
+        said = capsys.readouterr().err
+        assert told in said and "give a folder that can be written as --state" in said and len(said.splitlines()) == 1
+
+
+async def test_a_device_whose_disk_fills_up_says_so_at_both_ends() -> None:
+    federation = Federation()
+
+    def full(kept: Checkpoint) -> None:
+        if kept.round == 2:
+            raise EnvironmentFault("pi-d.npz: No space left on device; the checkpoint could not be written")
+
+    hurt = replace(federation.device("d"), keep=full)
+    real = federation.device
+    federation.device = lambda name, **more: hurt if name == "d" else real(name, **more)  # type: ignore[method-assign]
+    with pytest.raises(Exception, match=r"device d failed in checkpoint: EnvironmentFault: .*No space left on device"):
+        await federation.run()
+    assert any("d failed: device d failed in checkpoint" in note for note in federation.told.notes)
+
+
+# ---- connections ---------------------------------------------------------------------------------------------------
+
+
+class Relay:
+    """Forwards to a broker until it is told to swallow all that comes; it keeps its connections open."""
+
+    def __init__(self, broker: RunningBroker) -> None:
+        self._broker, self.swallowing = broker, False
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up, down = await asyncio.open_connection(self._broker.host, self._broker.port)
+
+        async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            while data := await source.read(1 << 16):
+                if not self.swallowing:
+                    sink.write(data)
+
+        try:
+            await asyncio.gather(pump(reader, down), pump(up, writer), return_exceptions=True)
+        finally:
+            down.close()
+            writer.close()
+
+
+@asynccontextmanager
+async def relayed(broker: RunningBroker) -> AsyncIterator[tuple[Relay, str]]:
+    relay = Relay(broker)
+    listening = await asyncio.start_server(relay.handle, "127.0.0.1", 0)
+    try:
+        yield relay, f"mqtt://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    finally:
+        listening.close()
+
+
+async def test_a_connection_that_is_half_open_is_noticed_by_both_ends() -> None:
+    """Nothing is refused or reset, and nothing comes through: the keepalive tells, at the client and at the broker,
+    whose last will for it goes out."""
+    async with open_broker("embedded") as broker, relayed(broker) as (relay, url):
+        async with connector(endpoint(broker.url))(Settings("eye")) as eye:
+            await eye.subscribe("gone")
+            with pytest.raises(ConnectionLost):
+                async with asyncio.timeout(HANGS_S):
+                    settings = Settings("device", Will("gone", b"device"), keepalive=1)
+                    async with connector(endpoint(url))(settings) as device:
+                        await device.subscribe("a")
+                        relay.swallowing = True
+                        await device.publish("up", b"x")
+            async with asyncio.timeout(HANGS_S):
+                assert (await anext(eye.messages())).payload == b"device"
