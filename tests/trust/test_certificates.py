@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from brokers import RunningBroker, open_broker
+from trust.credentials import make_certificates
 
 from broker_server.broker.tls import common_name, server_context
 from edge_client.errors import ConfigError, ConnectionLost, EnvironmentFault, GcaError
@@ -134,6 +135,18 @@ async def test_without_a_certificate_the_error_says_what_to_give(mutual: Running
     error = await refusal(endpoint(mutual.url, ca_file=str(certs / "ca.crt"), username="a", password="guess"))
     assert isinstance(error, EnvironmentFault)
     assert "--cert and --key" in str(error) and "guess" not in str(error)
+
+
+async def test_a_handshake_that_fails_is_told_to_the_operator_once(
+    certs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    foreign = make_certificates(tmp_path / "foreign")
+    files = {"cert_file": str(foreign / "clients" / "a.crt"), "key_file": str(foreign / "clients" / "a.key")}
+    async with open_broker("embedded", rules=True, certs=certs) as broker:
+        for _ in range(2):
+            await refusal(endpoint(broker.url, ca_file=str(certs / "ca.crt"), **files))
+    told = [record.getMessage() for record in caplog.records if "handshake" in record.getMessage()]
+    assert len(told) == 1 and told[0].startswith("a client's TLS handshake failed: ")
 
 
 async def test_expired_foreign_and_misused_certificates_are_refused(
