@@ -83,6 +83,7 @@ class Server:
         self._stirred = asyncio.Event()
         self._finished: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._keeping: asyncio.Task[None] | None = None
         self._fault: BaseException | None = None
         self._over = False
 
@@ -97,7 +98,7 @@ class Server:
         Raises `GcaError` if the broker refuses the server for good or the results cannot be written down; the devices
         are told first where that is possible, and a person at once.
         """
-        keeping = self._start(self._keep())
+        keeping = self._keeping = self._start(self._keep())
         self._start(self._watch_time())
         try:
             outcome = await self._finished
@@ -123,6 +124,13 @@ class Server:
     def abort(self, reason: str) -> None:
         """End the run from outside: devices are told why."""
         self._carry_out(self.coordinator.fail(reason, self.now))
+
+    def disconnect(self) -> None:
+        """Have no connection from now on, as the broker is gone for good: nobody is waited for."""
+        self._over = True
+        if self._keeping is not None:
+            self._keeping.add_done_callback(lambda _: self._stirred.set())
+            self._keeping.cancel()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Start a task of this run. Should it fail, the run fails."""

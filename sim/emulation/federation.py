@@ -99,6 +99,7 @@ class _Emulation:
         self._context = fork_server(images=federation.study.training.model == "convolutional")
         self._running: set[str] = set()
         self._all_done = asyncio.Event()
+        self._network_is_dead = False
         self._buried: set[asyncio.Task[None]] = set()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._network_up: asyncio.Future[NetworkUp] = asyncio.get_running_loop().create_future()
@@ -126,7 +127,9 @@ class _Emulation:
                 await self._devices_done()
             except (Exception, asyncio.CancelledError) as error:
                 server.abort(in_words(error) if isinstance(error, Exception) else "interrupted")  # tells all at once
-                await asyncio.wait([serving], timeout=FAREWELL_S)
+                if self._network_is_dead and self.federation.broker is None:  # our own broker died with it
+                    server.disconnect()
+                await asyncio.wait([serving], timeout=0.0 if self._network_is_dead else FAREWELL_S)
                 serving.cancel()  # no more goodbyes, but it still sweeps the broker
                 await asyncio.wait([serving], timeout=SWEEP_S)
                 raise
@@ -145,8 +148,12 @@ class _Emulation:
         )  # fmt: skip
         child: Child[FromNetwork] = Child(self._context, "network", network_main, spec, FromNetwork)
         self.children.append(child)
-        child.pipe.listen(self._hear_network, lambda: self._fail("the network process has died"))
+        child.pipe.listen(self._hear_network, self._network_gone)
         return child
+
+    def _network_gone(self) -> None:
+        self._network_is_dead = True
+        self._fail("the network process has died")
 
     def _start_devices(self, ports: dict[str, int]) -> None:
         federation = self.federation
@@ -236,7 +243,7 @@ class _Emulation:
 
     async def _last_reading(self, network: Child[FromNetwork]) -> None:
         """Book what crossed since the last round, the goodbyes, to that round."""
-        if network.process.is_alive():
+        if not self._network_is_dead:
             await asyncio.wait([self._read_links(network, self.federation.plan.rounds, None)], timeout=FAREWELL_S)
 
     # ---- how it ends --------------------------------------------------------------------------------------------
