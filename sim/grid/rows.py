@@ -15,14 +15,27 @@ from sim.costs import Instant, first_to_reach, instants
 from sim.energy import Energy, powers
 from sim.grid.cells import Cell
 from sim.grid.runner import Done
+from sim.stragglers import (
+    QUANTILES,
+    Quantiles,
+    Stragglers,
+    Waste,
+    round_quantiles,
+    stage_quantiles,
+    stragglers,
+    waste,
+)
 from sim.summary import judged
 from sim.units import bytes_text, duration_text
+
+SLOW = ("participation", "accuracy", "participation_of_all", "accuracy_of_all")
+USELESS = ("late", "unused")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One cell: its best and last accuracy, what the whole run cost, and what it had cost when it first reached each
-    target (None: not reached)."""
+    """One cell: its best and last accuracy, what the whole run cost, what it had cost when it first reached each target
+    (None: not reached), how long its rounds and stages took, and how its slowest devices fared."""
 
     cell: Cell
     peak: float | None = None
@@ -32,6 +45,10 @@ class Row:
     reached: Mapping[float, Instant | None] = field(default_factory=dict)
     late: int = 0
     missing: int = 0
+    rounds: Quantiles | None = None
+    stages: Mapping[str, Quantiles] = field(default_factory=dict)
+    stragglers: Stragglers | None = None
+    waste: Waste | None = None
     failure: str = ""
 
 
@@ -50,6 +67,8 @@ def row(done: Done, targets: Sequence[float]) -> Row:
             last.point.auroc if last else None, last,
             {target: first_to_reach(found, target) for target in targets},
             int(fates.get("late", 0)), int(fates.get("missing", 0)) + int(fates.get("rejected", 0)),
+            round_quantiles(store, run.run), stage_quantiles(store, run.run), stragglers(store, run.run),
+            waste(store, run.run),
         )  # fmt: skip
 
 
@@ -70,6 +89,7 @@ def show(rows: Sequence[Row], targets: Sequence[float], console: Console) -> Non
             *((str(one.late), str(one.missing)) if trouble else ()),
         )  # fmt: skip
     narrow.show(page, console)
+    _show_paces(rows, keys, console)
     for target in targets:
         page = _page(f"To {100 * target:g} % (mean over devices, first evaluation that reached it)", keys,
                      ("round", "after", "wire", "time", "energy"))  # fmt: skip
@@ -85,6 +105,25 @@ def show(rows: Sequence[Row], targets: Sequence[float], console: Console) -> Non
     lacking = sorted({part for energy in energies for part in energy.unknown})
     if lacking:
         console.print(f"energy marked >= lacks what nobody gave a figure for: {', '.join(lacking)}", highlight=False)
+
+
+def _show_paces(rows: Sequence[Row], keys: Sequence[str], console: Console) -> None:
+    """Print how long rounds took, and how the slowest devices fared; nothing where no cell has rounds."""
+    if not any(one.rounds for one in rows):
+        return
+    page = _page(
+        "Rounds by quantile; of the slowest tenth of the devices the uploads accepted of those asked for, and the "
+        "accuracy, in %; message bytes of no use",
+        keys, (*(f"p{100 * share:g}" for share in QUANTILES), "slowest: accepted", "accuracy", "useless"),
+    )  # fmt: skip
+    for one in rows:
+        slow, waste = one.stragglers, one.waste
+        if one.rounds and slow and waste:
+            seconds = map(duration_text, one.rounds)
+            useless = bytes_text(waste.unused)
+            page.add_row(*_varied(one), *seconds, _share(slow.participation), _share(slow.accuracy), useless)
+    console.print()
+    console.print(page)
 
 
 def _page(title: str, keys: Sequence[str], columns: Sequence[str]) -> Table:
@@ -108,7 +147,10 @@ def write_csv(path: Path, rows: Sequence[Row], targets: Sequence[float]) -> None
     """Write one line per cell; an empty field is "not reached" or "unknown"."""
     keys = list(rows[0].cell.varied) if rows else []
     spent = ("payload_bytes", "message_bytes", "wire_bytes", "seconds", "joules")  # joules: of the parts known
+    stages = sorted({stage for one in rows for stage in one.stages})
     header = [*keys, "study", "peak_accuracy", "final_accuracy", "auroc", *spent, "late", "lost"]
+    header += [f"{what}_seconds_p{100 * share:g}" for what in ("round", *stages) for share in QUANTILES]
+    header += [*(f"straggler_{name}" for name in SLOW), *(f"{name}_bytes" for name in USELESS), "repeated_chunks"]
     header += [f"{name}_to_{target:g}" for target in targets for name in ("round", *spent)]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -116,6 +158,10 @@ def write_csv(path: Path, rows: Sequence[Row], targets: Sequence[float]) -> None
         for one in rows:
             line = [*one.cell.varied.values(), one.cell.name, one.peak, one.final, one.auroc]
             line += [*(getattr(one.whole, name, None) for name in spent), one.late, one.missing]
+            for quantiles in (one.rounds, *(one.stages.get(stage) for stage in stages)):
+                line += quantiles or [None] * len(QUANTILES)
+            line += [getattr(one.stragglers, name, None) for name in SLOW]
+            line += [getattr(one.waste, name, None) for name in (*USELESS, "repeated")]
             for target in targets:
                 at = one.reached.get(target)
                 line += [at and at.point.round, *(getattr(at, name, None) for name in spent)]

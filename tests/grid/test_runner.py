@@ -70,6 +70,8 @@ def test_rows_say_what_each_cost_to_get_there(ran, tmp_path: Path) -> None:
     lines = list(csv.DictReader((tmp_path / "rows.csv").read_text().splitlines()))
     assert [line["method"] for line in lines] == ["gca", "fedavg"]
     assert lines[0]["round_to_1"] == "" and lines[0]["round_to_0.01"] == "1"
+    assert float(lines[0]["upload_seconds_p50"]) <= float(lines[0]["upload_seconds_p99"])
+    assert lines[0]["straggler_participation"] == "1.0" and lines[0]["late_bytes"] == "0"
 
 
 @pytest.mark.parametrize(
