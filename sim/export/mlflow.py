@@ -27,6 +27,7 @@ def write(studies: Sequence[Exported], where: str) -> list[str]:
         ModuleNotFoundError: MLflow is not installed.
     """
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # an export is no reason to tell a third party
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # its own keep a person waiting for minutes
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
