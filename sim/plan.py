@@ -23,6 +23,7 @@ from sim.data.partition import device_name, shares
 from sim.devices import POOLED, device_boards, device_links, in_short, several
 from sim.emulation.workload import demands
 from sim.exchange import Message, Traffic, traffic
+from sim.fleet.calibration import speed_here
 from sim.hardware import HOST
 from sim.links.link import LinkSpec, LinkState
 from sim.links.link import plan as plan_link
@@ -37,8 +38,6 @@ from sim.payload import (
 from sim.run_plan import local_work
 from sim.units import bytes_text, duration_text
 
-HOST_FLOPS = 4.5e10
-"""Arithmetic of the numpy trainer on one core of the machine it was timed on (`benchmarks/training.py`)."""
 SLOW_S = 3600.0
 """A round longer than this is worth a warning."""
 
@@ -191,8 +190,8 @@ def _training_s(study: Study, architecture: Model, shards: Mapping[str, int]) ->
     each = epochs.recon * architecture.flops + epochs.align * architecture.encoder_flops
 
     def seconds(device: str, samples: int) -> float:
-        board = boards[device].training_flops
-        return _on_this_machine(samples * each, len(shards)) if board is None else samples * each / board
+        board, flops = boards[device].training_flops, samples * each
+        return _on_this_machine(study, architecture, flops, len(shards)) if board is None else flops / board
 
     return {device: seconds(device, samples) for device, samples in shards.items()}
 
@@ -203,19 +202,19 @@ def _evaluation_s(study: Study, architecture: Model, records: int, participants:
     aggregates = study.method in PARAMETER_SHARING
     phases = sum(1 for each in epochs if each)
     times = {"epoch": sum(epochs) + aggregates, "phase": phases + aggregates, "round": 1}[study.evaluation.every]
-    return _on_this_machine(architecture.flops / 3 * records * times, participants)
+    return _on_this_machine(study, architecture, architecture.flops / 3 * records * times, participants)
 
 
-def _on_this_machine(flops: float, participants: int) -> float:
+def _on_this_machine(study: Study, architecture: Model, flops: float, participants: int) -> float:
     """Seconds of one device's work here, where all devices share the cores."""
-    return flops / HOST_FLOPS * max(1.0, participants / (os.cpu_count() or 1))
+    speed = speed_here(study.training, architecture.input_dim)
+    return flops / speed * max(1.0, participants / (os.cpu_count() or 1))
 
 
 def _notes(study: Study, dataset: Dataset, uploaded: int, most_records: int) -> Iterable[str]:
     if HOST in several(study.hardware):
-        yield (
-            f"training and evaluation assume {HOST_FLOPS / 1e9:g} GFLOP/s for each of the {os.cpu_count()} cores here"
-        )
+        speed = speed_here(study.training, dataset.input_dim) / 1e9
+        yield f"training assumes {speed:.0f} GFLOP/s, as just measured, for each of the {os.cpu_count()} cores here"
     if study.is_local:
         yield f"method {study.method} uses no network: link and participation are nothing to it"
     elif study.participation.fraction < 1 or study.participation.dropout:

@@ -5,6 +5,7 @@ import os
 import platform
 import statistics
 import time
+from functools import cache
 
 import numpy as np
 
@@ -31,6 +32,13 @@ def measured_speed(hyper: Hyperparameters, records: Records) -> float:
 
 
 RECORDS, WIDTH, TIMES = 512, 30, 5
+
+
+@cache
+def speed_here(hyper: Hyperparameters, width: int) -> float:
+    """Return the FLOP/s of this machine, on one thread, for a model of records of this width, drawn at random."""
+    samples = stream(0, "calibration records").standard_normal((RECORDS, width)).astype(np.float32)
+    return measured_speed(hyper, Records(samples, None, None))
 
 
 def board_entry(name: str) -> str:

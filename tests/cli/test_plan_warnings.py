@@ -6,7 +6,8 @@ import pytest
 
 from sim.config import Study, load_study
 from sim.data import Dataset, load
-from sim.plan import HOST_FLOPS, plan_study, warnings
+from sim.fleet.calibration import speed_here
+from sim.plan import plan_study, warnings
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,7 @@ def test_seconds_of_training_are_flops_over_speed(breast_cancer) -> None:
     assert board.parameters == encoder + decoder
     assert board.training_s == pytest.approx(flops / (44e9 / 7), rel=0.01)
     here = plan_study(demo(link="none", devices=1, participation__minimum_devices=1), breast_cancer)
-    assert here.training_s == pytest.approx(flops / 33 * 257 / HOST_FLOPS)
+    assert here.training_s == pytest.approx(flops / 33 * 257 / speed_here(demo().training, 9))
     assert board.transfer_s == here.transfer_s == 0
 
 
