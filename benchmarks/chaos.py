@@ -62,7 +62,7 @@ def virtual(seeds: range) -> int:
         if ended.flaws:
             flawed.append(seed)
             print(told(seed, ended), flush=True)
-    mild = sum(gentle(schedule(seed)) for seed in seeds)
+    mild = sum(gentle(schedule(seed), setting(seed)) for seed in seeds)
     print(f"{len(seeds)} schedules, {sum(faults.values())} faults, {time.monotonic() - began:.0f} s: "
           f"{', '.join(f'{count} {end}' for end, count in ends.items())}; {same} with the undisturbed run's models "
           f"({mild} had to); {len(flawed)} with flaws {flawed or ''}")  # fmt: skip

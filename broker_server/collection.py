@@ -1,8 +1,10 @@
 """The uploads of one round: who was asked, what has come, what is outstanding. Sans-io."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from broker_server.methods.base import Upload
+from edge_client.cohort import EVERYONE
 from edge_client.protocol.chunks import Reassembly
 from edge_client.protocol.codec import MAX_BODY, Arrays, decode_arrays
 from edge_client.protocol.messages import Chunk, Cohort, Standing
@@ -104,3 +106,8 @@ class Collection:
             return Standing(self.round, "closed")
         parts = self.parts.get(device)
         return Standing(self.round, "partial", parts.missing) if parts else Standing(self.round, "unseen")
+
+
+def over(round: int, accepted: Iterable[str]) -> Collection:
+    """Return a round that an earlier life of the server ended, with these uploads."""
+    return Collection(round, EVERYONE, {}, 0.0, {}, accepted=set(accepted))

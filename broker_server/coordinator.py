@@ -23,7 +23,7 @@ from broker_server.actions import (
     Publish,
     Record,
 )
-from broker_server.collection import Collection
+from broker_server.collection import Collection, over
 from broker_server.conduct import Conduct
 from broker_server.deadline import earliest
 from broker_server.door import Door
@@ -59,7 +59,7 @@ class Coordinator:
         self.collection: Collection | None = None
         self.outcome: Outcome | None = None
         self.counts: Counter[str] = Counter()
-        self._previous: Collection | None = None
+        self._previous = over(plan.start.completed, plan.start.accepted) if plan.start.completed else None
         self._herald = Herald(plan, self.ledger)
         self._conduct = Conduct(plan, method, self.members)
         self._gate = Gate(plan, self.members, self.ledger, self.counts, self._conduct)
@@ -144,7 +144,7 @@ class Coordinator:
         actions += [Note(f"round {collection.round}: {remark}") for remark in result.remarks]
         self._completed, self._broadcast = collection.round, result.broadcast
         reached = Start(collection.round, result.broadcast, now, self._herald.seq, self.members.elapsed_s,
-                        result.packed, self.members.input_dim)  # fmt: skip
+                        result.packed, self.members.input_dim, tuple(sorted(collection.accepted)))  # fmt: skip
         actions += [Checkpoint(reached), Record(self._record(collection, result.diagnostics, now))]
         return actions + self._go_on(now)
 
@@ -262,7 +262,7 @@ class Coordinator:
         there = self.members.roll_call()
         wanted, size = sizes(len(there), self.plan.participation, self.plan.over_selection)
         cohort, chosen = draw(there, size, self.plan.seed, round)
-        self._previous = self.collection
+        self._previous = self.collection or self._previous
         asked = {d: joined[d].instance for d in chosen}
         everyone = {d: member.instance for d, member in joined.items()}
         audience = everyone if self.method.broadcasts_to_all else dict(asked)

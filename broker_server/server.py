@@ -42,6 +42,8 @@ from edge_client.transport.base import Connect, Settings, Transport
 WINDOW = 20
 """Published messages awaiting acknowledgement at once, the usual window of a broker."""
 SHORTEST_TICK_S = 0.001
+RESOLUTION_S = 1e-6
+"""A wait is no shorter: one of less than the clock's last bit would end before its moment, and begin anew for ever."""
 
 
 class Sink(Protocol):
@@ -237,7 +239,7 @@ class Server:
         self._stirred.clear()
         waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._stirred.wait())]
         if due is not None:
-            waits.append(asyncio.ensure_future(self._clock.sleep(max(0.0, due - self.now))))
+            waits.append(asyncio.ensure_future(self._clock.sleep(max(RESOLUTION_S, due - self.now))))
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:

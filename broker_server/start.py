@@ -16,7 +16,8 @@ class Start:
 
     seconds: the run's clock then. seq: the number of the server's next message. elapsed_s: what deadlines are told
     from, each device's slowest way from opening to accepted upload so far. packed: what travelled in place of the
-    broadcast, where a codec stood between. input_dim: the width of a record, as devices had it.
+    broadcast, where a codec stood between. input_dim: the width of a record, as devices had it. accepted: whose uploads
+    the last round was made of.
     """
 
     completed: int = 0
@@ -26,6 +27,7 @@ class Start:
     elapsed_s: Mapping[str, float] = field(default_factory=dict)
     packed: Arrays | None = None
     input_dim: int | None = None
+    accepted: tuple[str, ...] = ()
 
 
 def place(directory: Path, round: int) -> Path:
@@ -42,7 +44,8 @@ def save_start(directory: Path, start: Start) -> None:
     """Keep what a round gave, in the folder of its study; raises `EnvironmentFault` when the disk refuses."""
     path = place(directory, start.completed)
     about = {"round": str(start.completed), "seconds": repr(start.seconds), "seq": str(start.seq),
-             "elapsed_s": json.dumps(dict(start.elapsed_s)), "input_dim": str(start.input_dim or "")}  # fmt: skip
+             "elapsed_s": json.dumps(dict(start.elapsed_s)), "input_dim": str(start.input_dim or ""),
+             "accepted": json.dumps(start.accepted)}  # fmt: skip
     try:
         path.parent.mkdir(exist_ok=True)
     except OSError as error:
@@ -59,6 +62,7 @@ def load_start(directory: Path, round: int) -> Start:
     broadcast, about = load_checkpoint(path)
     try:
         completed, seq, seconds = int(about["round"]), int(about["seq"]), float(about["seconds"])
+        accepted = tuple(str(device) for device in json.loads(about.get("accepted", "[]")))
         width = int(about["input_dim"]) if about.get("input_dim") else None
         elapsed = {str(device): float(spent) for device, spent in json.loads(about["elapsed_s"]).items()}
     except (KeyError, ValueError, AttributeError, TypeError):
@@ -67,4 +71,4 @@ def load_start(directory: Path, round: int) -> Start:
         raise EnvironmentFault(f"{path}: is of round {completed}; the study cannot go on from it")
     packed = _packed_place(directory, round)
     travelled = load_checkpoint(packed)[0] if packed.exists() else None
-    return Start(completed, broadcast, seconds, seq, elapsed, travelled, width)
+    return Start(completed, broadcast, seconds, seq, elapsed, travelled, width, accepted)

@@ -190,7 +190,7 @@ def _run(arguments: argparse.Namespace) -> None:
     async def take_part() -> None:
         kept = state.kept if state else None
         session = Session(who, connector(where), RealClock(), stream(0, "backoff", 0, arguments.id), print,
-                          kept.seq if kept else 0, state.unsure_of if state else 0)  # fmt: skip
+                          kept.seq if kept else 0, state.unsure_of if state else None)  # fmt: skip
 
         async def report(telemetry: Telemetry) -> None:
             if not (session.end and telemetry.detail == session.end.reason):  # that of the end is told below

@@ -29,7 +29,7 @@ class KeptState:
 
     @property
     def unsure_of(self) -> int:
-        """The round in which the process before this one was stopped; 0 if there was none."""
+        """The round in which the process before this one was stopped; 0 if it kept nothing, so has begun nothing."""
         return self.kept.round + 1 if self.kept else 0
 
     def resume(self, welcome: Welcome) -> Checkpoint | None:

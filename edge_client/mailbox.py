@@ -191,15 +191,20 @@ class Mailbox:
     # ---- facts --------------------------------------------------------------------------------------------------
 
     @property
+    def end(self) -> RoundState | None:
+        """What the server said about the end of the run; None before. A later life need not welcome anyone for that:
+        it may be gone."""
+        states = self.round, self._early[0] if self.superseded and self._early is not None else None
+        return next((state for state in states if state is not None and state.state == "ended"), None)
+
+    @property
     def ended(self) -> bool:
-        return self.round is not None and self.round.state == "ended"
+        return self.end is not None
 
     def opening(self, after: int) -> RoundState | None:
         """Return the state that opens a round beyond `after`, or that ends the run."""
         state = self.round
-        if state is not None and (state.state == "ended" or (state.state == "open" and state.round > after)):
-            return state
-        return None
+        return state if state is not None and state.state == "open" and state.round > after else self.end
 
     def standing(self, round: int) -> str | None:
         """Return what the last welcome said of what is awaited for this round."""

@@ -68,10 +68,11 @@ class Identity:
 class Session:
     """See the module. `jitter` spreads the retries of many devices; `log` takes one line for a person. `seq` is the
     number that messages go on from, once this device has joined. `unsure_of` is the round whose upload an earlier
-    process of this device may have sent: the server is asked what became of it."""
+    process of this device may have sent (0: any): the server is asked what became of it, and asks this process in place
+    of that one. None: this process knows of no earlier one."""
 
     def __init__(self, who: Identity, connect: Connect, clock: Clock, jitter: np.random.Generator,
-                 log: Callable[[str], None], seq: int = 0, unsure_of: int = 0) -> None:  # fmt: skip
+                 log: Callable[[str], None], seq: int = 0, unsure_of: int | None = None) -> None:  # fmt: skip
         self.who = who
         self.tally = TallySheet()
         self.mail = Mailbox(who.run, who.device, who.instance, self.tally)
@@ -82,8 +83,8 @@ class Session:
         self._welcome_on: Transport | None = None  # the connection on which the server last answered
         self._kept = True
         self._listening = False
-        self._awaits: Literal["nothing", "acceptance", "broadcast"] = "acceptance" if unsure_of else "nothing"
-        self._round = unsure_of
+        self._awaits: Literal["nothing", "acceptance", "broadcast"] = "nothing" if unsure_of is None else "acceptance"
+        self._round = unsure_of or 0
         self._brought: tuple[int, Arrays, str] | None = None  # the last upload: its round, and in which life
         self._news = News()
 
@@ -128,7 +129,7 @@ class Session:
             payload = 0
             # Now the server decides, or answers a question asked after a reconnect with what it still lacks.
             await self._until(partial(self._answered, round, told, chunks))
-            unsent = range(chunks) if self._is_held_back(round) else self.mail.lacks(round, told, chunks) or ()
+            unsent = range(chunks) if self._is_of_the_past(told) else self.mail.lacks(round, told, chunks) or ()
         self._awaits, self._brought = "nothing", (round, arrays, self.mail.life)
         return fate
 
@@ -359,7 +360,11 @@ class Session:
     def _answered(self, round: int, told: Welcome | None, chunks: int) -> bool:
         """Whether the server has decided on an upload, or said what it lacks in a welcome newer than `told`."""
         decided = self._fate(round) or self.mail.lacks(round, told, chunks) is not None
-        return bool(decided) or self._is_held_back(round)
+        return bool(decided) or self._is_of_the_past(told)
+
+    def _is_of_the_past(self, told: Welcome | None) -> bool:
+        """Whether what was sent under this welcome went to a life of the server that is over."""
+        return told is not None and told.run != self.mail.life
 
     def _broadcast_is_over(self, round: int) -> bool:
         return self.mail.broadcast_is_decided(round) or self.mail.ended
@@ -374,4 +379,4 @@ class Session:
     @property
     def end(self) -> RoundState | None:
         """What the server said about the end of the run; None before."""
-        return self.mail.round if self.mail.ended else None
+        return self.mail.end

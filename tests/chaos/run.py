@@ -8,13 +8,13 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 
 import torch
 from chaos.faults import PATIENCE_S, Fault, Setting, gentle, schedule, setting
 from chaos.network import SERVER_SIDE, BrittleNetwork, with_outages
-from chaos.witnesses import Process, Spy, Watched, Witness
+from chaos.witnesses import Life, Process, Spy, Watched, Witness
 from device.in_memory import HYPER as BASE
 from device.in_memory import RECORDS, SPEC, WIDTH, records_of
 from msgspec.structs import replace as with_fields
@@ -24,6 +24,7 @@ from broker_server.methods.gca import GcaServer
 from broker_server.plan import RunPlan
 from broker_server.records import Outcome
 from broker_server.server import Server
+from edge_client.checkpoint import Checkpoint
 from edge_client.device import Device, live
 from edge_client.errors import ConnectionLost, GcaError
 from edge_client.model.choice import trainer_for
@@ -87,21 +88,23 @@ class Run:
             GcaServer(HYPER.latent_dim, HYPER.upload_fraction, SPEC, SEED)
         )  # fmt: skip
         self.spy = Spy(half)
-        self.server = Server(plan(of), self.spy, self.network.beside, self.clock, self.witness, self.work.offload)
+        self.outcome: asyncio.Future[Outcome] = self.loop.create_future()
+        self.server_lives: list[tuple[Life, asyncio.Task[None]]] = []
         self.lives: dict[str, list[Process]] = defaultdict(list)
         self.states: dict[str, bytes] = {}
+        self.kept: dict[str, Checkpoint] = {}
         self.flaws: list[str] = []
         self._speed = trainer_for(HYPER, WIDTH).flops * RECORDS / TRAINING_S
 
     async def go(self) -> Ended:
-        serving = asyncio.create_task(self.server.serve(), name="server")
+        self.start_server()
         for name in self.setting.names:
             self.start(name)
         hurting = asyncio.create_task(self._hurt(), name="faults")
         outcome = None
         try:
             async with asyncio.timeout(LONGEST_RUN_S):
-                outcome = await serving
+                outcome = await self.outcome
         except TimeoutError:
             self.flaws.append(f"no end within {LONGEST_RUN_S:g} s")
         except GcaError as error:
@@ -110,14 +113,57 @@ class Run:
         hurting.cancel()
         self.network.mend_broker()
         await self._let_devices_end()
-        serving.cancel()
-        await asyncio.gather(serving, hurting, return_exceptions=True)
+        lives = [task for _, task in self.server_lives]
+        for task in lives:
+            task.cancel()
+        await asyncio.gather(*lives, hurting, return_exceptions=True)
         return self._judge(outcome, took)
+
+    # ---- the server ---------------------------------------------------------------------------------------------
+
+    def start_server(self) -> None:
+        """Start the server's process, which goes on from what the one before it wrote down."""
+        life, number = Life(self.witness), len(self.server_lives)
+        self.witness.forget_later()
+        self.spy.forget_later(self.witness.reached.completed)
+
+        @asynccontextmanager
+        async def alive(settings: Settings) -> AsyncIterator[Transport]:
+            if life.dead:
+                raise ConnectionLost("dead")
+            async with self.network.beside(settings) as transport:
+                yield transport
+
+        run = replace(plan(self.setting), life=number, start=self.witness.reached)
+        self.server = Server(run, self.spy, alive, self.clock, life, self.work.offload)
+        task = asyncio.create_task(self._serve(self.server, life), name=f"server#{number}")
+        self.server_lives.append((life, task))
+
+    async def _serve(self, server: Server, life: Life) -> None:
+        try:
+            outcome = await server.serve()
+        except GcaError as error:
+            if not life.dead:
+                self.outcome.set_exception(error)
+        else:
+            if not life.dead:
+                self.outcome.set_result(outcome)
+
+    async def _kill_server(self, seconds: float) -> None:
+        life, task = self.server_lives[-1]
+        if life.dead or task.done():
+            return
+        life.dead = True
+        self.network.cut_server()
+        task.cancel()
+        await asyncio.sleep(seconds)
+        self.start_server()
 
     # ---- devices ------------------------------------------------------------------------------------------------
 
-    def start(self, name: str) -> None:
-        """Start a device's process, which knows nothing of an earlier one."""
+    def start(self, name: str, *, with_state: bool = False) -> None:
+        """Start a device's process, which knows nothing of an earlier one or, `with_state`, has what that kept."""
+        kept = self.kept.get(name) if with_state else None
         number = len(self.lives[name])
         instance = f"{digest(SEED, 'instance', number, name, size=4):08x}"
         who = Identity("chaos", name, instance, RECORDS, WIDTH, LINK.up, LINK.down, KEEPALIVE_S, 64)
@@ -130,16 +176,22 @@ class Run:
             async with connect(settings) as transport:
                 yield transport
 
-        session = Watched(who, alive, self.clock, stream(SEED, "backoff", number, name), self.witness.notes.append)
+        session = Watched(who, alive, self.clock, stream(SEED, "backoff", number, name), self.witness.notes.append,
+                          kept.seq if kept else 0, (kept.round + 1 if kept else 0) if with_state else None)  # fmt: skip
         process = Process(name, session)
 
         async def report(telemetry: Telemetry) -> None:
             process.reports.append(telemetry)
             await session.report(telemetry)
 
-        device = Device(records_of(name), session, self.clock, self.work.offload, report, "never", self._speed)
+        device = Device(records_of(name), session, self.clock, self.work.offload, report, "never", self._speed,
+                        keep=partial(self._keep, process), keeps_start=True, resume=lambda welcome: kept)  # fmt: skip
         process.task = asyncio.create_task(self._live(process, device), name=f"{name}#{number}")
         self.lives[name].append(process)
+
+    def _keep(self, process: Process, state: Checkpoint) -> None:
+        if not process.dead:
+            self.kept[process.name] = state
 
     async def _live(self, process: Process, device: Device) -> None:
         try:
@@ -189,7 +241,7 @@ class Run:
                 network.cut(fault.device)
             case "half-open":
                 network.half_open(fault.device)
-            case "kill" | "power":
+            case "kill" | "kill with state" | "power":
                 await self._restart(fault)
             case "duplicate":
                 for one in (tampering, network.tampering[SERVER_SIDE]):
@@ -200,6 +252,8 @@ class Run:
                 tampering.next_broadcast.append(fault.place)
             case "server cut":
                 network.cut_server()
+            case "server kill":
+                await self._kill_server(fault.seconds)
             case "broker" | "broker with memory" if not network.broker_away:
                 network.break_broker(remembering=fault.kind != "broker")
                 await asyncio.sleep(fault.seconds)
@@ -210,7 +264,7 @@ class Run:
         if process.dead or process.task is None or process.task.done():
             return
         process.dead = True
-        if fault.kind == "kill":
+        if fault.kind != "power":
             self.network.cut(fault.device)
         else:
             self.network.half_open(fault.device)
@@ -218,7 +272,7 @@ class Run:
         if fault.seconds:
             await asyncio.sleep(fault.seconds)
             if not self.server._over:
-                self.start(fault.device)
+                self.start(fault.device, with_state=fault.kind == "kill with state")
 
     # ---- what must hold -----------------------------------------------------------------------------------------
 
@@ -268,7 +322,7 @@ class Run:
     def _ledgers_agree(self) -> None:
         """Nothing is received that was not sent, and all that was sent over a connection that never broke is."""
         received, kinds = self._received(), Counter(fault.kind for fault in self.faults)
-        resent = INFLIGHT * (kinds["server cut"] + kinds["broker"] + kinds["broker with memory"])
+        resent = INFLIGHT * (kinds["server cut"] + kinds["server kill"] + kinds["broker"] + kinds["broker with memory"])
         size = 4 * HYPER.latent_dim * int(RECORDS * HYPER.upload_fraction) if self.setting.method == "gca" else (
             4 * trainer_for(HYPER, WIDTH).parameter_count
         )  # fmt: skip
@@ -327,10 +381,10 @@ def judged(seed: int) -> Ended:
     of, faults = setting(seed), schedule(seed)
     ended, model = play(of, faults), undisturbed(of)
     flaws = list(ended.flaws)
-    if gentle(faults) and (ended.terminal, ended.accepted) != (model.terminal, model.accepted):
+    if gentle(faults, of) and (ended.terminal, ended.accepted) != (model.terminal, model.accepted):
         flaws.append(f"lost something: {ended.terminal}, {ended.accepted} instead of {model.accepted}")
     same_rounds = ended.accepted == model.accepted and ended.fates == model.fates
-    if ended.terminal == "completed" and (gentle(faults) or same_rounds) and ended.state != model.state:
+    if ended.terminal == "completed" and (gentle(faults, of) or same_rounds) and ended.state != model.state:
         flaws.append("no round was missed, yet the final models are others")
     return replace(ended, flaws=tuple(flaws))
 

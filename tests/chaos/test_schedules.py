@@ -38,7 +38,7 @@ def test_a_run_repeats_to_the_microsecond() -> None:
 def test_the_schedules_hold_every_kind_of_fault_and_every_kind_of_run() -> None:
     kinds = Counter(fault.kind for seed in SEEDS for fault in schedule(seed))
     assert kinds.keys() == {*GENTLE, *HARSH}
-    assert 20 <= sum(gentle(schedule(seed)) for seed in SEEDS) <= 50
+    assert 20 <= sum(gentle(schedule(seed), setting(seed)) for seed in SEEDS) <= 50
     assert len({(setting(s).method, setting(s).participation, setting(s).quorum) for s in SEEDS}) == 8
 
 

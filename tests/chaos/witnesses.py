@@ -9,6 +9,7 @@ from typing import Any
 from device.in_memory import Told
 
 from broker_server.methods.base import Aggregate, ServerMethod, Upload
+from broker_server.start import Start
 from edge_client.protocol.codec import Arrays
 from edge_client.protocol.messages import Tally, Telemetry
 from edge_client.session import Fate, Session
@@ -23,9 +24,28 @@ class Witness(Told):
     """Remembers what the server made known, and which uploads went into the rounds' aggregates."""
 
     accepted: list[tuple[int, str]] = field(default_factory=list)
+    reached: Start = field(default_factory=Start)
+
+    def checkpoint(self, reached: Start) -> None:
+        super().checkpoint(reached)
+        self.reached = reached
+
+    def forget_later(self) -> None:
+        """Forget what was made known of a round that was not over when the server's process died."""
+        self.accepted = [(round, device) for round, device in self.accepted if round <= self.reached.completed]
 
     def uploaded(self, device: str, round: int) -> None:
         self.accepted.append((round, device))
+
+
+class Life:
+    """The ear of one life of the server: once it is dead, nothing of it is heard any more."""
+
+    def __init__(self, witness: Witness) -> None:
+        self.witness, self.dead = witness, False
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda *told: None) if self.dead else getattr(self.witness, name)
 
 
 @dataclass
@@ -41,6 +61,9 @@ class Spy:
     def aggregate(self, round: int, uploads: Mapping[str, Upload], previous: Arrays | None) -> Aggregate:
         self.given.append((round, {device: fingerprint(upload.arrays) for device, upload in uploads.items()}))
         return self.half.aggregate(round, uploads, previous)
+
+    def forget_later(self, completed: int) -> None:
+        self.given = [(round, uploads) for round, uploads in self.given if round <= completed]
 
 
 class Watched(Session):
