@@ -1,0 +1,35 @@
+"""`gca server --resume`: what it refuses before it connects to anything, in one line."""
+
+from pathlib import Path
+
+import pytest
+
+from sim.cli.app import run
+
+BROKER = ("--broker", "mqtt://127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        ((), 2, "CONFIG is missing"),
+        (("demo",), 2, "--broker is missing"),
+        (("demo", *BROKER), 2, "--run is missing"),
+        (("--resume", "X"), 2, "--broker is missing"),
+        (("demo", "--resume", "X", *BROKER), 2, "CONFIG: a run goes on as it was begun"),
+        (("--resume", "X", "--rounds", "9", *BROKER), 2, "--rounds: a run goes on as it was begun"),
+        (("--resume", "X", "--set", "seed=1", *BROKER), 2, "--set: a run goes on as it was begun"),
+        (("--resume", "nowhere", *BROKER), 3, "nowhere: holds no study"),
+    ],
+)
+def test_what_does_not_go_together_is_told(words: tuple[str, ...], code: int, told: str, capsys) -> None:
+    assert run(["server", *words]) == code
+    said = capsys.readouterr().err
+    assert told in said and len(said.splitlines()) == 1
+
+
+def test_devices_may_be_set_as_any_other_key(tmp_path: Path, capsys) -> None:
+    """Neither is there a broker; but a run of one device cannot need two, which is found out before that."""
+    words = ["server", "demo", "--run", "r", "--set", "devices=1", "--set", "participation.minimum_devices=2", *BROKER]
+    assert run([*words, "--output", str(tmp_path / "s")]) == 2
+    assert "more than the 1 devices there are" in capsys.readouterr().err
