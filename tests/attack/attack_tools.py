@@ -1,5 +1,6 @@
 """Small autoencoders with known fixed points, and a finished study made without a network."""
 
+from math import prod
 from pathlib import Path
 
 import msgspec
@@ -38,10 +39,15 @@ def affine(matrix: NDArray[np.floating], offset: NDArray[np.floating]) -> tuple[
     return shape, np.concatenate([matrix.ravel(), np.zeros(d), np.eye(d).ravel(), offset]).astype(np.float64)
 
 
-def records(rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-    """Return normal records near a plane of two dimensions in six."""
-    plane = np.random.default_rng(0).normal(size=(2, FEATURES))
-    return (rng.normal(size=(count, 2)) @ plane + 0.1 * rng.normal(size=(count, FEATURES))).astype(np.float32)
+IMAGES = {"model": "convolutional", "image": (3, 8, 8), "hidden": (4, 4), "latent_dim": 16, "learning_rate": 1e-3,
+          "recon_epochs": 3, "local_epochs": 3}  # fmt: skip
+"""What makes a study one of images, for `finished_study`."""
+
+
+def records(rng: np.random.Generator, count: int, width: int = FEATURES) -> NDArray[np.float32]:
+    """Return normal records near a plane of two dimensions in all."""
+    plane = np.random.default_rng(0).normal(size=(2, width))
+    return (rng.normal(size=(count, 2)) @ plane + 0.1 * rng.normal(size=(count, width))).astype(np.float32)
 
 
 def finished_study(directory: Path, name: str = "gca", *, rounds: int = 2, normals: int = 150, records_each: int = 40,
@@ -54,11 +60,13 @@ def finished_study(directory: Path, name: str = "gca", *, rounds: int = 2, norma
     for folder in ("models", "rounds", "shards"):
         (directory / folder).mkdir(parents=True)
     (directory / "study.toml").write_text(dump(study))
-    samples, test = records(rng, records_each), np.concatenate([records(rng, normals), 9 * records(rng, 20)])
+    width = FEATURES if hyper.image is None else prod(hyper.image)
+    samples = records(rng, records_each, width)
+    test = np.concatenate([records(rng, normals, width), 9 * records(rng, 20, width)])
     np.savez(directory / "shards" / f"{device}.npz", samples=samples)
     np.savez(directory / "shards" / "test.npz", test=test, labels=np.repeat([0, 1], [normals, 20]))
 
-    half, trainer = defended(method(name), hyper, emulated(study.seed, device)), trainer_for(hyper, FEATURES)
+    half, trainer = defended(method(name), hyper, emulated(study.seed, device)), trainer_for(hyper, width)
     codec = codec_named(hyper.upload_codec)
 
     def context(round: int) -> LocalContext:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from attack.attack_tools import FEATURES, SMALL, finished_study
+from attack.attack_tools import FEATURES, IMAGES, SMALL, finished_study
 
 from broker_server import results
 from broker_server.records import AttackRecord
@@ -15,10 +15,13 @@ from edge_client.errors import ConfigError, EnvironmentFault
 from edge_client.methods.context import LocalContext
 from edge_client.methods.gca import Gca
 from edge_client.model.choice import trainer_for
+from sim.attack.inversion import Search
 from sim.attack.replay import NOT_REPLAYED, before_round, broadcasts, replay, with_moments
 from sim.attack.shadow import attack as shadow_attack
+from sim.attack.starts import starting_points
 from sim.attack.study import attack_study, link_study
-from sim.attack.victim import bystanders, load_victim, upload, uploaded_codes
+from sim.attack.victim import bystanders, final_model, load_victim, upload, uploaded_codes
+from sim.attack.white_box import attack as white_box_attack
 from sim.cli.app import run as command
 from sim.reproduction.measures import take
 
@@ -170,6 +173,27 @@ def test_each_knowledge_is_an_outcome_of_its_own(study: Path, knows: list[str]) 
     assert told.knows == "+".join(sorted(knows)) and told.ntmse != plain.ntmse
     assert ("paired_ntmse" in told.details) == ("records" in knows)
     assert len(kept(study)) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "knows"), [("gca", []), ("gca", ["records", "initial-weights"]), ("fedavg", []), ("fedavg", ["records"])]
+)
+def test_images_are_attacked_by_the_same_code(tmp_path: Path, name: str, knows: list[str]) -> None:
+    study = finished_study(tmp_path / name, name, **IMAGES)
+    victim = load_victim(study, 1)
+    assert victim.samples.shape == (40, 192) and victim.shape.bounds == (-1.0, 1.0)
+    record = attack_study(study, starts=5, steps=20, knows=knows)
+    assert record.details["remarks"] == [] and record.details["outputs"] == 5 and record.ntmse is not None
+    assert record.attack == ("white_box_final" if name == "fedavg" else "shadow" if knows else "latent_only")
+
+
+def test_more_steps_on_images_bring_the_starts_nearer(tmp_path: Path) -> None:
+    """More steps bring the starts nearer to what the model gives back, all inside the box."""
+    victim = load_victim(finished_study(tmp_path / "study", "fedavg", **IMAGES), 1)
+    points = starting_points(victim.shape, seed=7, count=6)
+    first, later = (white_box_attack(final_model(victim), points, Search(steps=steps)) for steps in (0, 60))
+    assert (later.residuals < first.residuals).all() and np.abs(later.inputs).max() <= 1.0
+    np.testing.assert_array_equal(first.inputs, points)
 
 
 def test_a_shadow_needs_records(tmp_path: Path) -> None:
