@@ -31,9 +31,11 @@ def sweep(
 
     Examples:
 
-      gca sweep paper/academic --over k=10,20 --over link=nbiot-field,lte-m-field --seeds 100,200 --targets 0.6,0.64
+      gca sweep paper/academic --over k=10,20 --over link=nbiot-field,lte-m-hd-peak --seeds 100,200 --targets 0.6,0.64
 
       gca sweep paper/magic --over method=gca,fedavg --over participation=0.5,1.0 --set rounds=10 --csv rows.csv
+
+      gca sweep demo --over link=nbiot-field,lte-m-hd-peak,wifi24-field --set compute=replay   (train once, time all)
     """
     from sim.grid.cells import parse_over
     from sim.words import whole_numbers
@@ -62,7 +64,7 @@ def compare(
 
     Examples:
 
-      gca compare paper/academic --links nbiot-field,lte-m-field --rounds 20 --targets 0.6,0.64
+      gca compare paper/academic --links nbiot-field,lte-m-hd-peak --rounds 20 --targets 0.6,0.64
 
       gca compare paper/magic --methods gca,fedavg --csv rows.csv
     """

@@ -2,7 +2,7 @@
 
 Processes, because a study may set the process up for itself (threads, clock, descriptors), and because one that
 dies takes no other with it. A cell is written beside its place and moved there when its run has completed, so that
-what is in place is whole.
+what is in place is whole; one that was interrupted goes on where it was.
 """
 
 import fcntl
@@ -22,7 +22,9 @@ from broker_server import results
 from broker_server.store import StudyStore
 from edge_client.errors import EnvironmentFault, GcaError
 from sim.emulation.child import die_with_parent_beside
+from sim.emulation.resume import has_begun
 from sim.grid.cells import Cell, folder
+from sim.studies import STUDY
 
 UNFINISHED = ".unfinished"
 """Ending of the folder that a cell's run writes to."""
@@ -103,13 +105,17 @@ def _begin() -> None:
 
 def _run_one(cell: Cell, place: Path, data_dir: Path | None) -> str | None:
     """Run one cell in this process; return why it failed, or None."""
-    from sim.emulation.study import run_study
+    from sim.emulation.study import resume_study, run_study
     from sim.progress import Quiet
 
     unfinished = place.with_name(place.name + UNFINISHED)
     try:
         with _alone(unfinished):
-            run_study(cell.study, unfinished, Quiet(), data_dir)
+            if _has_begun(unfinished):
+                resume_study(unfinished, Quiet(), data_dir)
+            else:
+                _empty(unfinished)
+                run_study(cell.study, unfinished, Quiet(), data_dir)
             shutil.rmtree(place, ignore_errors=True)
             unfinished.rename(place)
     except GcaError as error:
@@ -122,15 +128,26 @@ def _run_one(cell: Cell, place: Path, data_dir: Path | None) -> str | None:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Empty a folder and hold it against other runs of the same cell; raises `EnvironmentFault` if one has it."""
+    """Hold a folder against other runs of the same cell; raises `EnvironmentFault` if one has it."""
     directory.mkdir(exist_ok=True)
     handle = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for entry in directory.iterdir():
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         yield
     except BlockingIOError:
         raise EnvironmentFault(f"{directory}: another process runs this study; wait for it or stop it") from None
     finally:
         os.close(handle)
+
+
+def _has_begun(directory: Path) -> bool:
+    """Whether an interrupted run lies there that can go on; what is damaged is run anew."""
+    try:
+        return (directory / STUDY).exists() and has_begun(directory)
+    except GcaError:
+        return False
+
+
+def _empty(directory: Path) -> None:
+    for entry in directory.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from broker_server.store import StudyStore
+from sim.emulation.study import run_study
 from sim.energy import Energy
 from sim.grid import rows
 from sim.grid.cells import Cell, cells, folder
 from sim.grid.rows import row, show, write_csv
 from sim.grid.runner import UNFINISHED, Done, is_complete, run_cells
+from sim.progress import Quiet
 
 SMALL = {"devices": 2, "rounds": 1, "clock": "virtual", "hardware": "pi-zero-2-w", "training.hidden": [8]}
 
@@ -92,6 +95,23 @@ def test_what_a_killed_run_left_behind_is_run_anew(tmp_path: Path) -> None:
     (left / "study.sqlite").write_bytes(b"half a page")
     (end,) = run_cells([cell], tmp_path, jobs=1).values()
     assert end.failure is None and is_complete(end.directory) and not left.exists()
+
+
+def test_an_interrupted_cell_goes_on_where_it_was(tmp_path: Path) -> None:
+    class Interrupted(Quiet):
+        def round_opened(self, round: int, devices: int) -> None:
+            if round == 3:
+                raise OSError("stopped")
+
+    (cell,) = grid(method=("gca",), rounds=(3,), checkpoint_every=(1,))
+    left = folder(cell, tmp_path).with_name(cell.name + UNFINISHED)
+    with pytest.raises(OSError, match="stopped"):
+        run_study(cell.study, left, Interrupted())
+    (end,) = run_cells([cell], tmp_path, jobs=1).values()
+    assert end.failure is None and not left.exists()
+    with StudyStore.open(end.directory) as store:
+        assert store.rows("SELECT count(*) FROM events WHERE detail LIKE 'resumed: the study goes on after round _'") == [(1,)]
+        assert store.rows("SELECT round FROM rounds") == [(1,), (2,), (3,)]
 
 
 def test_a_cell_that_another_process_runs_is_left_to_it(tmp_path: Path) -> None:
