@@ -138,12 +138,10 @@ class Session:
         self._round, self._awaits = round, "broadcast"
         if self.mail.passed_by(round) and (transport := self._ready()) is not None:
             await self._try(self._ask(transport))
-        await self._until(lambda: self._broadcast_is_over(round) or self._is_called_again(round))
-        while (again := self._is_called_again(round)) is not None:
+        while (again := await self._over_or_called_again(round)) is not None:
             self._log(f"round {round}: the server was started anew and calls for this round's upload again")
             await self.upload(round, again)
             self._awaits = "broadcast"
-            await self._until(lambda: self._broadcast_is_over(round) or self._is_called_again(round))
         if not self.mail.broadcast_is_decided(round):  # cut off at the very end: the server stays a while to answer
             await within(self._clock, FAREWELL_S, self._until(lambda: self.mail.broadcast_is_decided(round)))
         self._awaits, self._brought = "nothing", None
@@ -366,8 +364,12 @@ class Session:
         """Whether what was sent under this welcome went to a life of the server that is over."""
         return told is not None and told.run != self.mail.life
 
-    def _broadcast_is_over(self, round: int) -> bool:
-        return self.mail.broadcast_is_decided(round) or self.mail.ended
+    async def _over_or_called_again(self, round: int) -> Arrays | None:
+        """Wait for a broadcast, or the end of the run, or a later life of the server that lacks this device's upload,
+        which is returned then."""
+        mail = self.mail
+        await self._until(lambda: mail.broadcast_is_decided(round) or mail.ended or self._is_called_again(round))
+        return self._is_called_again(round)
 
     def _is_called_again(self, round: int) -> Arrays | None:
         """Return what this device has brought to an earlier life of the server, if the present one lacks it."""

@@ -48,20 +48,10 @@ class Federation:
     """Three devices in an endless run; `now` goes on with every message."""
 
     def __init__(self) -> None:
-        self.plan = RunPlan(
-            run=RUN,
-            incarnation="5f0c21aa",
-            method="gca",
-            seed=7,
-            rounds=ROUNDS,
-            hyper=HYPER,
-            devices=3,
-            minimum_devices=1,
-            patience_s=30.0,
-            chunk_size=64,
-            rubbish_limit=10**9,
-            message_limit=10**9,
-        )  # fmt: skip - so that all of it is read
+        # No limit to rubbish, so that all of it is read.
+        self.plan = RunPlan(run=RUN, incarnation="5f0c21aa", method="gca", seed=7, rounds=ROUNDS, hyper=HYPER,
+                            devices=3, minimum_devices=1, patience_s=30.0, chunk_size=64, rubbish_limit=10**9,
+                            message_limit=10**9)  # fmt: skip
         method = GcaServer(LATENT, HYPER.upload_fraction, ClusteringSpec("kmeans", 2), 7)
         self.coordinator = Coordinator(self.plan, method)
         self.now, self._seq = 0.0, count()
