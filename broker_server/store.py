@@ -21,6 +21,8 @@ from edge_client.errors import EnvironmentFault
 from edge_client.protocol.messages import Tally, Telemetry
 
 FILE = "study.sqlite"
+Wire = tuple[int, int, str, str, int, int, int, int]
+"""A row of the table `wire`."""
 
 
 class StudyStore:
@@ -152,9 +154,12 @@ class StudyStore:
     def record_wire(self, run: int, round: int, device: str, direction: str, stream_bytes: int, wire_bytes: int,
                     segments: int, ack_bytes: int) -> None:  # fmt: skip
         """Write down what crossed a device's link in one direction."""
+        self.record_wires([(run, round, device, direction, stream_bytes, wire_bytes, segments, ack_bytes)])
+
+    def record_wires(self, rows: list[Wire]) -> None:
+        """Write down what crossed links, each in one direction."""
         with self._transaction() as write:
-            row = (run, round, device, direction, stream_bytes, wire_bytes, segments, ack_bytes)
-            write.execute("INSERT INTO wire VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            write.executemany("INSERT INTO wire VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def note(self, run: int, round: int, device: str | None, kind: str, detail: str, count: int = 1) -> None:
         """Write down an event."""
@@ -206,7 +211,7 @@ class StudyStore:
 
     @contextmanager
     def _transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
-        with _faults(self.path):
+        try:
             if not self._uncommitted:
                 # FULL forces the log to the disk on commit; the log is one file, so earlier commits go with it. A group
                 # may end with what must be forced.
@@ -221,6 +226,8 @@ class StudyStore:
             self._uncommitted += 1
             if durable or self._uncommitted >= self.group:
                 self._commit()
+        except sqlite3.DatabaseError as error:  # as `_faults` does, without its cost: a fleet writes a lot
+            raise _fault(self.path, error) from None
 
     def _commit(self) -> None:
         self._connection.commit()
@@ -308,6 +315,8 @@ def _faults(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
-        raise EnvironmentFault(
-            f"{path}: {error}; check that the disk has room, may be written and is not damaged"
-        ) from None
+        raise _fault(path, error) from None
+
+
+def _fault(path: Path, error: sqlite3.DatabaseError) -> EnvironmentFault:
+    return EnvironmentFault(f"{path}: {error}; check that the disk has room, may be written and is not damaged")

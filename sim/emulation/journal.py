@@ -116,17 +116,19 @@ class Journal:
 
     def wire(self, round: int, links: dict[str, LinkCounters]) -> None:
         """Book to this round what has crossed each of these links since it was last booked."""
+        rows = []
         for device, now in sorted(links.items()):
             before = self._links.get(device)
             for direction in ("up", "down"):
                 new: DirectionCounters = getattr(now, direction)
                 old: DirectionCounters = getattr(before, direction) if before else ZERO
-                self._store.record_wire(
+                rows.append((
                     self._run, round, device, direction,
                     new.stream_bytes - old.stream_bytes, new.wire_bytes - old.wire_bytes,
                     new.segments - old.segments, new.ack_bytes - old.ack_bytes,
-                )  # fmt: skip
+                ))  # fmt: skip
             self._links[device] = now
+        self._store.record_wires(rows)
 
     def close(self) -> None:
         """Show the rounds that some device never told of."""
