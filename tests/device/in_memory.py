@@ -143,7 +143,7 @@ class Federation:
             self.reports.append(telemetry)
             await session.report(telemetry)
 
-        device = Device(records_of(name, width), session, self.clock, into(self.pool), report, "round")
+        device = Device(records_of(name, width), session, self.clock, into(self.pool), report, "phase")
         return replace(device, **fields)
 
     async def run(
