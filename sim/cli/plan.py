@@ -64,6 +64,7 @@ def _json(study: "Study", planned: "StudyPlan") -> dict[str, Any]:
         "wire_bytes": vars(planned.wire), "full_parameter_payload_bytes": vars(planned.full_exchange),
         "seconds_per_round": planned.seconds_per_round, "training_seconds": planned.training_s,
         "transfer_seconds": planned.transfer_s, "evaluation_seconds": planned.evaluation_s,
+        "per_megabyte": _per_megabyte(study),
         "memory_bytes": planned.memory_bytes, "file_descriptors": planned.file_descriptors,
         "total": {
             "payload_bytes": total(planned.payload), "message_bytes": total(planned.message),
@@ -71,6 +72,19 @@ def _json(study: "Study", planned: "StudyPlan") -> dict[str, Any]:
         },
         "notes": list(planned.notes), "warnings": warnings(study, planned),
     }  # fmt: skip
+
+
+def _per_megabyte(study: "Study") -> dict[str, dict[str, float | None]]:
+    """Return what a megabyte costs on each link of a study; None is unknown."""
+    from sim.devices import several
+    from sim.energy import per_megabyte
+    from sim.links.profiles import link
+
+    found = {}
+    for name in dict.fromkeys(several(study.link)):
+        up, down = per_megabyte(profile := link(name))
+        found[name] = {"joules_up": up, "joules_down": down, "eur": profile.price}
+    return found
 
 
 def _show(study: "Study", planned: "StudyPlan") -> None:
@@ -96,6 +110,9 @@ def _show(study: "Study", planned: "StudyPlan") -> None:
     print(f"evaluations on this machine come on top: {duration_text(planned.evaluation_s)} a round")
     print(f"this machine needs {bytes_text(planned.memory_bytes)} of memory and {planned.file_descriptors} file "
           "descriptors")  # fmt: skip
+    for name, costs in _per_megabyte(study).items():
+        up, down, eur = ("unknown" if cost is None else f"{cost:.3g}" for cost in costs.values())
+        print(f"a megabyte on {name}: radio {up} J up, {down} J down; price {eur} EUR (sources: gca links {name})")
     for note in planned.notes:
         print(f"note: {note}")
     for warning in warnings(study, planned):
