@@ -193,6 +193,8 @@ def test_a_link_whose_time_is_not_the_loops_behaves_the_same(
         return [time - began for time in there.times]
 
     with asyncio.Runner(loop_factory=lambda: VirtualLoop(begun)) as runner:
+        assert runner.run(main(begun)) == pytest.approx(virtually(main(0.0)), abs=1e-6)
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(begun)) as runner:
         assert runner.run(main(0.0)) == pytest.approx(virtually(main(-begun)), abs=1e-6)
 
 
