@@ -86,6 +86,7 @@ class Session:
         self._awaits: Literal["nothing", "acceptance", "broadcast"] = "nothing" if unsure_of is None else "acceptance"
         self._round = unsure_of or 0
         self._brought: tuple[int, Arrays, str] | None = None  # the last upload: its round, and in which life
+        self._sent_to = ""  # the life of the server that chunks were sent to last
         self._news = News()
 
     # ---- what a device asks -------------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ class Session:
             await self._until(lambda: self._fate(round) or self._may_send(round))
             if (transport := self._may_send(round)) is None:
                 continue  # the run has ended, and nobody is left to answer
-            told = self.mail.welcome
+            told, self._sent_to = self.mail.welcome, self.mail.life
             await self._try(self._send(transport, self._cut(round, body, unsent), payload))
             payload = 0
             # Now the server decides, or answers a question asked after a reconnect with what it still lacks.
@@ -253,7 +254,7 @@ class Session:
             return topic == topics.round_state(self.who.run)
         match message:
             case RoundState(state="open", round=round) if round == self._round:
-                return self._awaits == "acceptance" and self.mail.standing(round) != "pending"
+                return self._awaits == "acceptance" and self._sent_to == self.mail.life
             case RoundState():
                 return self._awaits == "broadcast" and self.mail.passed_by(self._round)
             case Welcome():
@@ -342,8 +343,10 @@ class Session:
         return self._transport if self._transport is self._welcome_on else None
 
     def _is_held_back(self, round: int) -> bool:
-        """Whether the server has yet to call a round that an earlier life of it called."""
-        return self.mail.standing(round) == "pending" and not self._is_open(round)
+        """Whether an earlier life of the server called a round, and the present one has yet to."""
+        state = self.mail.round
+        is_called = state is not None and state.round >= round
+        return not is_called and self.mail.standing(round) not in ("unseen", "partial")
 
     def _is_open(self, round: int) -> bool:
         state = self.mail.round
