@@ -7,6 +7,12 @@ from pathlib import Path
 from edge_client.errors import EnvironmentFault
 
 
+def forget_unfinished(path: Path) -> None:
+    """Delete what processes that were killed while they wrote this file have left beside it."""
+    for beside in path.parent.glob(f".{path.name}.*"):
+        beside.unlink(missing_ok=True)
+
+
 def write_atomically(path: Path, content: bytes | memoryview, what: str, mode: int = 0o666) -> None:
     """Write a file beside its place, force it to the disk and move it there, with these permissions less the umask.
 

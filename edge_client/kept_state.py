@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_client.atomic import write_atomically
+from edge_client.atomic import forget_unfinished, write_atomically
 from edge_client.checkpoint import Checkpoint, load, save
 from edge_client.errors import ConfigError, EnvironmentFault
 from edge_client.protocol.lives import life_in
@@ -64,6 +64,7 @@ def kept_state(folder: Path, run: str, device: str) -> KeptState:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise EnvironmentFault(f"{folder}: {error.strerror}; give a folder that can be written as --state") from None
+    forget_unfinished(path)
     kept = load(path) if path.exists() else None
     if kept is not None and kept.device != device:
         raise EnvironmentFault(f"{path}: is of device {kept.device}; put back what was there, or delete it")

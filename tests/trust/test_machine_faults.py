@@ -87,6 +87,7 @@ def test_a_state_goes_on_in_whatever_life_of_its_server(tmp_path: Path, life: st
     first = kept_state(tmp_path / "state", "shelf", "pi-1")
     assert first.kept is None and first.unsure_of == 0 and first.resume(welcome(life)) is None
     first.save(checkpoint())
+    (tmp_path / "state" / ".shelf.pi-1.npz.4711").write_bytes(b"half of a state, whose writer was killed")
     again = kept_state(tmp_path / "state", "shelf", "pi-1")
     assert again.secret == first.secret and again.unsure_of == 4
     kept = again.resume(welcome(life))
