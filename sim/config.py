@@ -104,8 +104,8 @@ class Participation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     of rounds in which an emulated device is silent, drawn from the seed; it is waited for until the deadline.
 
     A device that sends more than `rubbish_limit` messages of no use in a round (undecodable, of another run or round,
-    unasked, repeated), or more than `message_limit` beside the chunks of its uploads, is excluded from it: what it sends
-    is not read any more, and nobody waits for its upload; one that was accepted before counts.
+    unasked, repeated), or more than `message_limit` beside the chunks of its uploads, is excluded from it: what it
+    sends is not read any more, and nobody waits for its upload; one that was accepted before counts.
     """
 
     fraction: Fraction = 1.0

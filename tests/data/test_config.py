@@ -148,7 +148,10 @@ def test_settings_without_key_or_value(text: str) -> None:
             ["participation.minimum_devices: 4 is more than the 3 devices", "from 1 to 3"],
         ),
         ('dataset = "magic"\n[data]\npartition = "dirichlet"', ["data.partition: 'dirichlet'", '"iid"']),
-        ('dataset = "magic"\n[evaluation]\nevery = "minute"', ["evaluation.every: 'minute'", '"epoch", "phase", "round"']),
+        (
+            'dataset = "magic"\n[evaluation]\nevery = "minute"',
+            ["evaluation.every: 'minute'", '"epoch", "phase", "round"'],
+        ),
         ('dataset = "magic', ["study.toml: is not valid TOML"]),
         ('dataset = "magic"\ndataset = "bank"', ["study.toml: is not valid TOML"]),
         (b'dataset = "\xff"', ["study.toml: is not UTF-8 text (byte 11)"]),

@@ -109,8 +109,9 @@ def test_an_interrupted_cell_goes_on_where_it_was(tmp_path: Path) -> None:
         run_study(cell.study, left, Interrupted())
     (end,) = run_cells([cell], tmp_path, jobs=1).values()
     assert end.failure is None and not left.exists()
+    resumed = "SELECT count(*) FROM events WHERE detail LIKE 'resumed: the study goes on after round _'"
     with StudyStore.open(end.directory) as store:
-        assert store.rows("SELECT count(*) FROM events WHERE detail LIKE 'resumed: the study goes on after round _'") == [(1,)]
+        assert store.rows(resumed) == [(1,)]
         assert store.rows("SELECT round FROM rounds") == [(1,), (2,), (3,)]
 
 
