@@ -16,17 +16,27 @@ SECRET_BYTES = (16, 64)
 @dataclass(frozen=True, repr=False)
 class Secrets:
     """What a device keeps from the server: `own` is its alone, `shared` (None: nobody gave one) common to all devices
-    of a federation."""
+    of a federation. `repeatable` (None: there is none) takes the place of the private seed in a study that is to be
+    repeated."""
 
     own: bytes
     shared: bytes | None = None
+    repeatable: int | None = None
+
+    @property
+    def seed(self) -> int:
+        """The seed of the device's choices among its records, in place of the run's, from which the server could tell
+        the record behind each code."""
+        if self.repeatable is not None:
+            return self.repeatable
+        return int.from_bytes(blake2b(b"seed", key=self.own, digest_size=16).digest(), "little")
 
 
 def emulated(seed: int, device: str) -> Secrets:
     """Return secrets that can be repeated, for devices emulated on one machine. Whoever has the seed has them, too:
     they stand for those of real devices, and protect nothing."""
     own, shared = (digest(seed, "secret", 0, who, size=32).to_bytes(32, "little") for who in (device, SHARED))
-    return Secrets(own, shared)
+    return Secrets(own, shared, seed)
 
 
 def read_secret(path: Path) -> bytes:

@@ -34,18 +34,15 @@ class Defence(Protocol):
         ...
 
 
-def defences(hyper: Hyperparameters, secrets: Secrets | None) -> Sequence[Defence]:
+def defences(hyper: Hyperparameters, secrets: Secrets) -> Sequence[Defence]:
     """Return the stages of a run; raises `ConfigError` where this device lacks the secret that one of them takes."""
     stages: list[Defence] = []
     if hyper.code_noise and hyper.code_clip is None:
         raise ConfigError("training.code_noise: is in units of training.code_clip, which is missing; set that, too")
     if hyper.code_clip is not None:
-        if hyper.code_noise and secrets is None:
-            raise ConfigError("training.code_noise: this device has no secret to draw the noise by")
-        own = secrets.own if secrets is not None else b""
-        stages.append(ClipAndNoise(hyper.code_clip, hyper.code_noise * hyper.code_clip, own))
+        stages.append(ClipAndNoise(hyper.code_clip, hyper.code_noise * hyper.code_clip, secrets.own))
     if hyper.code_rotation:
-        if secrets is None or secrets.shared is None:
+        if secrets.shared is None:
             raise ConfigError(
                 "training.code_rotation: takes a secret that all devices share and the server has not; "
                 "start each device with --secret FILE"

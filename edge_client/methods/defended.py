@@ -1,10 +1,12 @@
 """GCA with defences around its codes: what goes up passes them in order, what comes down in reverse. Device half.
 
-The server needs no half of its own: to it they are codes like others.
+The server needs no half of its own: to it they are codes like others. A defended device also chooses among its records
+by a seed of its own: from the run's, which the server draws, it could tell which record is behind each code, whatever
+is done to codes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -22,18 +24,23 @@ from edge_client.private_seeds import Secrets
 
 def defended(method: DeviceMethod, hyper: Hyperparameters, secrets: Secrets | None) -> DeviceMethod:
     """Return the method with the run's defences around it; raises `ConfigError` where this device cannot have them."""
-    stages = defences(hyper, secrets)
-    return Defended(method, stages) if stages else method
+    if hyper.code_clip is None and not hyper.code_noise and not hyper.code_rotation:
+        return method
+    if secrets is None:
+        raise ConfigError("training.code_*: this device has no secret, without which codes cannot be defended")
+    return Defended(method, defences(hyper, secrets), secrets.seed)
 
 
 @dataclass(frozen=True)
 class Defended(Wrapped):
-    """A method that uploads {"latents"} and hears {"centroids", "support"}, with stages around both."""
+    """A method that uploads {"latents"} and hears {"centroids", "support"}, with stages around both. Which records it
+    draws, and in which order it learns from them, follows from `seed`; where it begins still from the run's."""
 
     defences: Sequence[Defence]
+    seed: int = field(repr=False)
 
     def before_upload(self, state: ModelState, context: LocalContext) -> tuple[ModelState, dict[str, NDArray[Any]]]:
-        state, upload = self.method.before_upload(state, context)
+        state, upload = self.method.before_upload(state, replace(context, seed=self.seed))
         if "latents" not in upload:
             raise ConfigError(f"training.code_*: only codes can be defended so, and {sorted(upload)} are none")
         codes = upload["latents"]
@@ -45,4 +52,5 @@ class Defended(Wrapped):
         centroids, support = read_broadcast(broadcast, context.trainer.latent_dim)
         for defence in reversed(self.defences):
             centroids = defence.down(centroids, context.round)
-        return self.method.after_broadcast(state, context, {"centroids": centroids, "support": support})
+        broadcast = {"centroids": centroids, "support": support}
+        return self.method.after_broadcast(state, replace(context, seed=self.seed), broadcast)

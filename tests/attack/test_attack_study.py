@@ -70,7 +70,7 @@ def test_the_attacker_sees_codes_as_they_arrive(tmp_path: Path, chosen: dict[str
     for round in (1, 2):
         sent = upload(victim, before_round(study, victim, round), round)
         np.testing.assert_array_equal(sent.codes[:4], broadcasts(study)[round - 1]["centroids"])
-        assert "code_clip" not in chosen or np.linalg.norm(sent.codes, axis=1).min() < 2.1
+        assert set(chosen) != {"code_clip"} or np.linalg.norm(sent.codes, axis=1).max() <= 2.0 * (1 + 1e-6)
     record = attack_study(study, starts=3, steps=2)
     told = " ".join(record.details["remarks"])
     assert ("codec int8+zstd" in told) == ("upload_codec" in chosen)
@@ -209,7 +209,9 @@ def test_linkage_of_a_device_that_hardly_moves_any_more(tmp_path: Path) -> None:
     assert record.details["linked"] >= 0.5 * record.details["common"]
     rotated = link_study(finished_study(tmp_path / "rotated", rounds=8, code_rotation=True)).details
     assert rotated["linked"] < 0.5 * rotated["common"]
-    assert rotated["linked_in_any_rotation"] == record.details["linked_in_any_rotation"] > 15 / 20
+    assert rotated["linked_in_any_rotation"] == record.details["linked_in_any_rotation"]
+    by_chance = rotated["chance"] * rotated["common"]
+    assert rotated["linked_in_any_rotation"] >= 3 * by_chance > 0
     assert kept(study) == [record] and record.round == 8
     for round in (0, 1, 9):
         with pytest.raises(ConfigError, match="round"):

@@ -1,6 +1,6 @@
 """Upload stages: what they keep, what they hide, and in which order they stand."""
 
-import math
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,8 +15,8 @@ from edge_client.errors import ConfigError, EnvironmentFault
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.methods.context import LocalContext
 from edge_client.methods.defences import ClipAndNoise, Rotate, clip, defences, in_words, rotation
-from edge_client.methods.defended import defended
-from edge_client.methods.gca import Gca
+from edge_client.methods.defended import Defended, defended
+from edge_client.methods.gca import Gca, select_upload
 from edge_client.methods.registry import method
 from edge_client.model.choice import trainer_for
 from edge_client.private_seeds import Secrets, emulated, private_stream, read_secret
@@ -80,19 +80,38 @@ def test_stages_stand_in_order_and_say_so() -> None:
 
 
 def test_a_defended_device_uploads_what_the_stages_leave_and_aligns_to_what_they_give_back() -> None:
-    """The same round twice: as it is, and with a rotation. The centroids are the first four codes as uploaded, so that
-    both devices are aligned to the same ones, each in its own coordinates."""
+    """The same round twice, with the same draw of records: as it is, and with a rotation. The centroids are the first
+    four codes as uploaded, so that both devices are aligned to the same ones, each in its own coordinates."""
     hyper, samples = with_defences(code_rotation=True), records(np.random.default_rng(2), 40)
     context = LocalContext(hyper, trainer_for(hyper, FEATURES), samples, 7, "dev-0001", 3, lambda *told: None)
     support = np.full(4, 5.0, np.float32)
     ended = []
-    for half in (Gca(), defended(Gca(), hyper, HERE)):
+    for half in (Defended(Gca(), (), HERE.seed), defended(Gca(), hyper, HERE)):
         state, sent = half.before_upload(half.initial(context), context)
         broadcast = {"centroids": sent["latents"][:4], "support": support}
         ended.append((sent["latents"], half.after_broadcast(state, context, broadcast).parameters))
     np.testing.assert_allclose(ended[1][0], ended[0][0] @ rotation(SECRET, 3, 3).T, atol=1e-5)
     np.testing.assert_allclose(ended[1][1], ended[0][1], atol=1e-4)
     assert np.abs(ended[1][0] - ended[0][0]).max() > 0.1
+
+
+def test_from_the_seed_of_the_run_nobody_can_tell_the_records_behind_defended_codes() -> None:
+    """A clip that cuts nothing leaves codes as they are, of other records than the run's seed says: those of a seed
+    that follows from the device's own secret, and is never shown."""
+    hyper, samples = with_defences(code_clip=1e6), records(np.random.default_rng(2), 40)
+    context = LocalContext(hyper, trainer_for(hyper, FEATURES), samples, 7, "dev-0001", 1, lambda *told: None)
+    other = Secrets(b"the own secret of another device", SECRET)
+    halves = [defended(Gca(), hyper, secrets) for secrets in (HERE, HERE, other)]
+    drawn = []
+    for half in halves:
+        state, sent = half.before_upload(half.initial(context), context)
+        codes = context.trainer.encode(state.parameters, samples)
+        drawn.append([int(np.square(codes - code).sum(axis=1).argmin()) for code in sent["latents"]])
+    public = select_upload(context).tolist()
+    assert drawn[0] == drawn[1] == select_upload(replace(context, seed=HERE.seed)).tolist()
+    assert sorted(drawn[0]) != sorted(public) and sorted(drawn[0]) != sorted(drawn[2]) != sorted(public)
+    assert str(HERE.seed) not in repr(halves[0])
+    np.testing.assert_array_equal(halves[0].initial(context).parameters, Gca().initial(context).parameters)
 
 
 def test_only_codes_can_be_defended() -> None:
@@ -121,6 +140,8 @@ def test_emulated_secrets_are_shared_where_they_must_be_and_nowhere_else() -> No
     assert SECRET.decode() not in repr(HERE) + repr(Rotate(SECRET)) + repr(ClipAndNoise(1.0, 1.0, SECRET))
     drawn = {private_stream(*key).random() for key in ((SECRET, "x", 1), (SECRET, "x", 2), (SECRET, "y", 1))}
     assert len(drawn) == 3 and private_stream(SECRET, "x", 1).random() in drawn
+    assert a.seed == b.seed == 1, "a study can be repeated from its seed"
+    assert Secrets(SECRET).seed == Secrets(SECRET, b"shared").seed != Secrets(b"the device's own secret").seed
 
 
 @pytest.mark.parametrize(("size", "told"), [(15, "of 15 bytes"), (65, "more than 64 bytes")])
@@ -136,11 +157,10 @@ def test_a_secret_that_can_be_guessed_or_is_no_key_is_refused(tmp_path: Path, si
 
 
 def test_a_device_without_the_secrets_that_a_run_takes_says_so() -> None:
-    for chosen, secrets in (({"code_rotation": True}, Secrets(b"own")), ({"code_rotation": True}, None)):
-        with pytest.raises(ConfigError, match="--secret FILE"):
-            defences(with_defences(**chosen), secrets)
+    with pytest.raises(ConfigError, match="--secret FILE"):
+        defended(Gca(), with_defences(code_rotation=True), Secrets(b"own"))
     with pytest.raises(ConfigError, match="code_clip, which is missing"):
-        defences(with_defences(code_noise=1.0), HERE)
-    with pytest.raises(ConfigError, match="no secret"):
-        defences(with_defences(code_clip=1.0, code_noise=1.0), None)
-    assert not math.isnan(defences(with_defences(code_clip=1.0), None)[0].up(CODES, 1).sum())
+        defended(Gca(), with_defences(code_noise=1.0), HERE)
+    for chosen in ({"code_clip": 1.0}, {"code_rotation": True}):
+        with pytest.raises(ConfigError, match="no secret"):
+            defended(Gca(), with_defences(**chosen), None)
