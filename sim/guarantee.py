@@ -7,9 +7,10 @@ records (replaced by another):
   the clip: L2 sensitivity 2 c sqrt(u). This is a guarantee about records. Rounds are adaptive Gaussian releases, which
   together are as good as one with mu = sensitivity * sqrt(R) / sigma (Dong, Roth and Su 2022, Corollary 3.3), so that
   epsilon is exact.
-- *The encoder taken as fixed*, which it is not. Then a record moves its own code alone, by 2 c at most, in the rounds
-  in which it is drawn. This is no guarantee about records, and is told because many systems state it. The sampling is
-  what makes it hard; the package dp-accounting does it.
+- *The encoder taken as fixed*, which it is not. Then a record moves its own code alone, by 2 c at most. This is no
+  guarantee about records, and is told because many systems state it. A record drawn in every round is what the law
+  above says with 2 c sqrt(R); that the server does not know in which rounds it is drawn (`Secrets.seed`) may bring
+  less, which the package dp-accounting tells. Both are bounds, and the smaller holds.
 
 All of it is about the ideal mechanism: noise here comes from a generator that is not cryptographic, in floating point.
 And it is about uploads alone: the telemetry of a device, with its losses, thresholds and a hash of its model, is made
@@ -57,17 +58,24 @@ def remarks(study: Study, most_records: int) -> list[str]:
         f"{epsilon_of_upload(released, DELTA):.4g} at delta {DELTA:g}; epsilon {TARGET_EPSILON:g} would take "
         f"training.code_noise={needed:.3g}"
     )
+    fixed, untold = epsilon_if_always_drawn(released, DELTA), ""
     try:
-        fixed = f"epsilon {epsilon_of_fixed_encoder(released, DELTA):.4g}"
+        fixed = min(fixed, epsilon_if_drawn_in_secret(released, DELTA))
     except EnvironmentFault as error:
-        fixed = str(error)
-    lines.append(f"no guarantee, as it takes the encoder as fixed, which is trained on the record: {fixed}")
+        untold = f" with the record drawn in every round; for fewer, {error}"
+    lines.append(
+        f"no guarantee, as it takes the encoder as fixed, which is trained on the record: epsilon {fixed:.4g}{untold}"
+    )
     return lines
 
 
 def epsilon_of_upload(released: Released, delta: float) -> float:
-    """Return the epsilon at `delta` of all uploads of a device, for one of its records; exact."""
-    mu = 2.0 * sqrt(released.codes * released.rounds) / released.noise
+    """Return the epsilon at `delta` of all uploads of a device, for one of its records."""
+    return epsilon_of_gaussian(2.0 * sqrt(released.codes * released.rounds) / released.noise, delta)
+
+
+def epsilon_of_gaussian(mu: float, delta: float) -> float:
+    """Return the least epsilon at `delta` of Gaussian releases of sensitivity / sigma = mu together."""
     low, high = 0.0, mu * mu / 2.0 + mu * sqrt(2.0 * log(1.0 / delta))  # enough by the Renyi divergence
     return _bisect(lambda epsilon: delta_of_gaussian(epsilon, mu) <= delta, low, high)
 
@@ -97,14 +105,22 @@ def mills_ratio(x: float) -> float:
     return 1.0 / tail
 
 
-def epsilon_of_fixed_encoder(released: Released, delta: float) -> float:
+def epsilon_if_always_drawn(released: Released, delta: float) -> float:
+    """Return the epsilon at `delta` with the encoder taken as fixed, of a record that is drawn in every round."""
+    return epsilon_of_gaussian(2.0 * sqrt(released.rounds) / released.noise, delta)
+
+
+def epsilon_if_drawn_in_secret(released: Released, delta: float) -> float:
     """Return the epsilon at `delta` with the encoder taken as fixed, by Renyi accounting of sampling without
-    replacement; raises `EnvironmentFault` where the package dp-accounting is missing."""
+    replacement; raises `EnvironmentFault` where the package dp-accounting is missing.
+
+    A bound, and not always a good one: with half of the records drawn it may lie above that of no sampling.
+    """
     try:
         import dp_accounting
         from dp_accounting.rdp import RdpAccountant
     except ModuleNotFoundError:
-        raise EnvironmentFault(f"that figure needs the package dp-accounting: {pip_install('privacy')}") from None
+        raise EnvironmentFault(f"install the package dp-accounting: {pip_install('privacy')}") from None
     gaussian = dp_accounting.GaussianDpEvent(released.noise / 2.0)  # in units of the sensitivity, 2 c
     sampled = dp_accounting.SampledWithoutReplacementDpEvent(released.records, released.codes, gaussian)
     accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)

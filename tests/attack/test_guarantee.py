@@ -13,7 +13,8 @@ from sim.config import Study, load_study
 from sim.guarantee import (
     Released,
     delta_of_gaussian,
-    epsilon_of_fixed_encoder,
+    epsilon_if_always_drawn,
+    epsilon_if_drawn_in_secret,
     epsilon_of_upload,
     mills_ratio,
     mu_of_epsilon,
@@ -57,18 +58,41 @@ def test_figures_of_dp_accounting() -> None:
     """1,000 records of which 100 are drawn in each of 100 rounds, noise 2 x (8.4, 3.2, 1.5) times the clip."""
     pytest.importorskip("dp_accounting")
     for multiplier, epsilon in ((8.4, 1.0), (3.2, 3.0), (1.5, 8.0)):
-        assert epsilon_of_fixed_encoder(Released(1000, 100, 100, 2 * multiplier), 1e-5) == pytest.approx(
-            epsilon, rel=0.05
-        )
+        released = Released(1000, 100, 100, 2 * multiplier)
+        assert epsilon_if_drawn_in_secret(released, 1e-5) == pytest.approx(epsilon, rel=0.05)
+
+
+def test_our_law_of_all_rounds_is_that_of_dp_accounting() -> None:
+    """Ten rounds of 39 codes, of which a record may move all, and of which it moves its own alone."""
+    accounting = pytest.importorskip("dp_accounting")
+    from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
+
+    released = Released(79, 39, 10, 23.8)
+    for moved, ours in ((39, epsilon_of_upload(released, 1e-5)), (1, epsilon_if_always_drawn(released, 1e-5))):
+        accountant = PLDAccountant()
+        accountant.compose(accounting.GaussianDpEvent(released.noise / (2 * math.sqrt(moved))), released.rounds)
+        assert ours == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-4)
+
+
+def test_the_better_bound_of_the_fixed_encoder_is_told() -> None:
+    """Of half the records, sampling tells less than that a record is drawn each time; of a fiftieth, more."""
+    pytest.importorskip("dp_accounting")
+    for records, rho, better in ((282, 0.5, epsilon_if_always_drawn), (5000, 0.02, epsilon_if_drawn_in_secret)):
+        released = Released(records, round(rho * records), 10, 45.1)
+        one, other = epsilon_if_always_drawn(released, 1e-5), epsilon_if_drawn_in_secret(released, 1e-5)
+        assert better(released, 1e-5) == min(one, other) < max(one, other)
+        told = remarks(study(code_clip=3.0, code_noise=45.1, upload_fraction=rho), records)[2]
+        assert told.endswith(f"epsilon {min(one, other):.4g}")
 
 
 def test_without_the_package_the_figure_is_missed_and_the_rest_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(EnvironmentFault, match=r"pip install '\.\[privacy\]'"):
-        epsilon_of_fixed_encoder(Released(1000, 100, 100, 3.0), 1e-5)
+        epsilon_if_drawn_in_secret(Released(1000, 100, 100, 3.0), 1e-5)
     told = remarks(study(code_clip=3.0, code_noise=0.5), 141)
     assert told[0] == "codes are clipped to length 3, noise of standard deviation 1.5 on each of their numbers"
-    assert "70 codes a round, 10 rounds: epsilon" in told[1] and "'.[privacy]'" in told[2]
+    assert "70 codes a round, 10 rounds: epsilon" in told[1] and "in every round; for fewer" in told[2]
+    assert "'.[privacy]'" in told[2]
 
 
 def test_the_noise_named_for_a_target_reaches_it() -> None:
