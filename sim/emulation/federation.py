@@ -212,6 +212,8 @@ class _Emulation:
             self._break(error)
 
     def _device_gone(self, child: Child[FromDevice]) -> None:
+        if self.closing:  # nobody is left to wait for its end, and the loop may be closing, too
+            return
         burying = asyncio.ensure_future(self._bury(child))
         self._buried.add(burying)
         burying.add_done_callback(self._buried.discard)
