@@ -15,6 +15,7 @@ from broker_server.results import last_run
 from broker_server.store import StudyStore
 from edge_client.errors import ConfigError, GcaError
 from edge_client.methods.context import initial_state
+from edge_client.methods.defences import in_words
 from sim.attack import latent_only, shadow, white_box
 from sim.attack.inversion import Search
 from sim.attack.linkage import link, rotation_free
@@ -38,6 +39,10 @@ from sim.payload import PARAMETER_SHARING
 
 KNOWLEDGE = ("records", "initial-weights", "weights")
 MODELS = ("final", "uploaded")
+SEED_TELLS = (
+    "nothing hides the draw of records, which follows from the run's seed: a server needs no codes to tell which are "
+    "of one record"
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ def attack_study(
     hide them. Raises ConfigError for an attack that the method does not allow, EnvironmentFault for a folder without a
     finished study or one that cannot be written to, GcaError when nothing can be judged.
     """
-    _check(starts, model, knows)
+    _check(starts, steps, model, knows, round)
     search, target = Search(steps=steps), load_victim(directory, victim)
     others = bystanders(directory, target)
     points = starting_points(target.shape, target.study.seed, starts)
@@ -106,21 +111,26 @@ def link_study(directory: Path, *, victim: int = 1, round: int | None = None) ->
             rotation_free(sent.codes, own, min(map(len, mu))) for sent, own in zip((earlier, later), mu, strict=True)
         ]
         unturned = link(alike[0], earlier.rows, alike[1], later.rows)
+        hyper = target.study.training
+        remarks = [*on_the_way(hyper), *([] if in_words(hyper) else [SEED_TELLS])]
         details = {"common": found.common, "linked": found.linked, "linked_in_any_rotation": unturned.linked,
-                   "chance": found.chance, "remarks": [*on_the_way(target.study.training)]}  # fmt: skip
+                   "chance": found.chance, "remarks": remarks}  # fmt: skip
         record = AttackRecord(target.device, "linkage", "", round, 0, 0, None, None, details)
         store.record_attack(last_run(store).run, record)
     return record
 
 
-def _check(starts: int, model: str, knows: Collection[str]) -> None:
-    if starts < 1:
-        raise ConfigError(f"--starts {starts}: use 1 or more")
+def _check(starts: int, steps: int, model: str, knows: Collection[str], round: int | None) -> None:
+    for option, value, least in (("--starts", starts, 1), ("--steps", steps, 0)):
+        if value < least:
+            raise ConfigError(f"{option} {value}: use {least} or more")
     for known in knows:
         if known not in KNOWLEDGE:
             raise ConfigError(f"--knows {known}: choose {' or '.join(KNOWLEDGE)}")
     if "weights" in knows and len(set(knows)) > 1:
         raise ConfigError("--knows weights: is a control of its own; leave the other --knows out")
+    if "weights" in knows and round is not None:
+        raise ConfigError("--knows weights: are those after the last round; leave --round out")
     if model not in MODELS:
         raise ConfigError(f"--model {model}: choose {' or '.join(MODELS)}")
 
@@ -163,7 +173,10 @@ def _from_codes(
 def _some(public: Floats) -> Floats:
     """Return the attacker's records; raises ConfigError if there are none."""
     if len(public) == 0:
-        raise ConfigError("attack: no public records; the test set has no normal records beyond the reference bank")
+        raise ConfigError(
+            "attack: no public records: the reference bank has all normal records of the test set; "
+            "take a larger data set"
+        )
     return public
 
 

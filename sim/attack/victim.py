@@ -79,6 +79,8 @@ def load_victim(directory: Path, number: int) -> Victim:
         if not last_run(store).completed:
             raise ConfigError(f"{directory}: its run did not complete; an attack needs the models after the last round")
     study = load_study(directory / "study.toml")
+    if study.method == "centralized":
+        raise ConfigError("method centralized: the server has the records themselves, so there is nothing to extract")
     if not 1 <= number <= study.devices:
         raise ConfigError(f"victim {number}: the study has devices 1 to {study.devices}")
     device = device_name(number)

@@ -43,11 +43,12 @@ def attack(
     Example: gca attack studies/magic-gca --victim 3 --knows records --knows initial-weights
     """
     from edge_client.errors import ConfigError
+    from sim.attack.starts import STARTS, STEPS
     from sim.attack.study import attack_study, link_study
 
     if linkage:
-        if knows:
-            raise ConfigError("--linkage and --knows: choose one")
+        if knows or (starts, steps, model) != (STARTS, STEPS, "final"):
+            raise ConfigError("--linkage: takes --victim and --round alone; leave the other options out")
         record = link_study(study, victim=victim, round=round)
     else:
         record = attack_study(
@@ -56,7 +57,8 @@ def attack(
     if json_:
         print(json.dumps({"study": str(study)} | _json(record)))
     else:
-        print("\n".join([*(_linkage(record) if linkage else _extraction(record)), *record.details["remarks"]]))
+        told = _linkage(record) if linkage else _extraction(record, one_more=round is None)
+        print("\n".join([*told, *record.details["remarks"]]))
 
 
 def _json(record: "AttackRecord") -> dict[str, Any]:
@@ -69,12 +71,12 @@ def _json(record: "AttackRecord") -> dict[str, Any]:
     return figures | record.details
 
 
-def _extraction(record: "AttackRecord") -> list[str]:
+def _extraction(record: "AttackRecord", one_more: bool) -> list[str]:
     assert record.ntmse is not None and record.excess_cosine is not None
     told, strangers = record.details, f"{record.details['reference']} records that nobody trained on"
     knows = f", knowing {' and '.join(record.knows.split('+'))}" if record.knows else ""
     lines = [
-        f"{record.device}, {_when(record)}: {ROUTES[record.attack]}{knows}",
+        f"{record.device}, {_when(record, one_more)}: {ROUTES[record.attack]}{knows}",
         f"{told['outputs']} outputs against {told['records']:,} training records; measure: {strangers}",
         f"NTMSE          {record.ntmse:9.3f}   {_than(record.ntmse, 1.0)} the records than those are",
         f"excess cosine  {record.excess_cosine:+9.3f}   "
@@ -89,11 +91,11 @@ def _extraction(record: "AttackRecord") -> list[str]:
     return lines
 
 
-def _when(record: "AttackRecord") -> str:
-    """Say which upload or model was attacked; the paper's attack on codes takes one more upload than the run had."""
+def _when(record: "AttackRecord", one_more: bool) -> str:
+    """Say which upload or model was attacked; the paper's attack on codes takes `one_more` upload than the run had."""
     if record.attack.startswith("white_box"):
         return f"the model after round {record.round}"
-    return f"the upload of round {record.round} (the round after the last where none is asked for)"
+    return f"the upload of round {record.round}" + (", one after the last" if one_more else "")
 
 
 def _than(value: float, one: float) -> str:

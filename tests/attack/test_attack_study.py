@@ -1,6 +1,5 @@
 """An attack on a finished study: whom it takes for the victim, what it writes down, what it refuses."""
 
-import json
 import sqlite3
 from pathlib import Path
 
@@ -19,10 +18,9 @@ from sim.attack.inversion import Search
 from sim.attack.replay import NOT_REPLAYED, before_round, broadcasts, replay, with_moments
 from sim.attack.shadow import attack as shadow_attack
 from sim.attack.starts import starting_points
-from sim.attack.study import attack_study, link_study
+from sim.attack.study import SEED_TELLS, attack_study, link_study
 from sim.attack.victim import bystanders, final_model, load_victim, upload, uploaded_codes
 from sim.attack.white_box import attack as white_box_attack
-from sim.cli.app import run as command
 from sim.reproduction.measures import take
 
 
@@ -207,7 +205,9 @@ def test_linkage_of_a_device_that_hardly_moves_any_more(tmp_path: Path) -> None:
     record = link_study(study)
     assert record.details["common"] > 0 and record.details["chance"] == 1 / 20
     assert record.details["linked"] >= 0.5 * record.details["common"]
+    assert record.details["remarks"] == [SEED_TELLS]
     rotated = link_study(finished_study(tmp_path / "rotated", rounds=8, code_rotation=True)).details
+    assert SEED_TELLS not in rotated["remarks"]
     assert rotated["linked"] < 0.5 * rotated["common"]
     assert rotated["linked_in_any_rotation"] == record.details["linked_in_any_rotation"]
     by_chance = rotated["chance"] * rotated["common"]
@@ -227,9 +227,10 @@ def test_linkage_of_a_device_that_hardly_moves_any_more(tmp_path: Path) -> None:
         ({"victim": 2}, "devices 1 to 1"),
         ({"victim": 0}, "devices 1 to 1"),
         ({"starts": 0}, "--starts 0"),
-        ({"steps": -1}, "steps"),
+        ({"steps": -1}, "--steps -1: use 0 or more"),
         ({"knows": ["everything"]}, "choose records or initial-weights"),
         ({"knows": ["weights", "records"]}, "control of its own"),
+        ({"knows": ["weights"], "round": 1}, "leave --round out"),
         ({"model": "stolen"}, "choose final or uploaded"),
         ({"model": "uploaded"}, "upload no model"),
         ({"round": 0}, "rounds 1 to 2"),
@@ -252,37 +253,19 @@ def test_an_unfinished_or_damaged_study_is_refused(tmp_path: Path) -> None:
         attack_study(study)
 
 
+@pytest.mark.parametrize(("name", "told"), [("centralized", "nothing to extract"), ("single", "upload no codes")])
+def test_a_method_that_uploads_nothing_is_refused(study: Path, name: str, told: str) -> None:
+    config = study / "study.toml"
+    config.write_text(config.read_text().replace('method = "gca"', f'method = "{name}"'))
+    with pytest.raises(ConfigError, match=f"method {name}.*{told}"):
+        attack_study(study)
+    with pytest.raises(ConfigError, match=f"method {name}.*{told}"):
+        link_study(study)
+
+
 def test_a_store_that_is_read_only_says_so(study: Path) -> None:
     with StudyStore.open(study) as store, pytest.raises(EnvironmentFault, match="readonly"):
         store.record_attack(1, AttackRecord("dev-0001", "linkage", "", 2, 0, 0, None, None))
-
-
-# ---- the command -----------------------------------------------------------------------------------------------------
-
-
-def test_the_command_says_what_the_figures_mean(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert command(["attack", str(study), "--starts", "4", "--steps", "5"]) == 0
-    out = capfd.readouterr().out
-    record = kept(study)[0]
-    assert f"{record.ntmse:.3f}" in out and f"{record.excess_cosine:+.3f}" in out
-    assert ("farther from" if record.ntmse > 1 else "nearer to") in out
-    assert command(["attack", str(study), "--starts", "4", "--steps", "5", "--json"]) == 0
-    told = json.loads(capfd.readouterr().out)
-    assert told["ntmse"] == record.ntmse and told["knows"] == [] and told["records"] == 40
-
-
-def test_the_command_says_how_many_codes_are_read(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert command(["attack", str(study), "--starts", "4", "--steps", "5", "--knows", "records"]) == 0
-    assert f"{100 * kept(study)[0].details['nearer_than_strangers']:.1f} %   of codes" in capfd.readouterr().out
-
-
-def test_the_command_links(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert command(["attack", str(study), "--linkage", "--json"]) == 0
-    told = json.loads(capfd.readouterr().out)
-    assert told["attack"] == "linkage" and told["linked"] <= told["common"] and "ntmse" not in told
-    assert command(["attack", str(study), "--linkage"]) == 0
-    assert "by chance 5.0 %" in capfd.readouterr().out
-    assert command(["attack", str(study), "--linkage", "--knows", "records"]) == 2
 
 
 def test_the_table_is_added_to_a_study_that_has_none(study: Path) -> None:
