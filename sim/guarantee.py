@@ -14,7 +14,8 @@ records (replaced by another):
 
 All of it is about the ideal mechanism: noise here comes from a generator that is not cryptographic, in floating point.
 And it is about uploads alone: the telemetry of a device, with its losses, thresholds and a hash of its model, is made
-from the same records.
+from the same records. How many records a device has, and the means and deviations that features are standardised
+by, are taken as public.
 """
 
 from collections.abc import Callable
