@@ -40,7 +40,7 @@ from edge_client.records import Records
 from edge_client.seeds import digest, stream
 from edge_client.session import Identity, Session
 from edge_client.transport.mqtt import Endpoint, connector
-from sim.fleet.synthetic import synthetic
+from sim.fleet.synthetic import SyntheticWork
 
 RUN, SEED, WIDTH, RECORDS = "scale", 7, 14, 50
 HYPER = Hyperparameters(hidden=(16,), latent_dim=4, recon_epochs=1, align_epochs=1, upload_fraction=0.4)
@@ -78,7 +78,8 @@ async def device(number: int, port: int) -> None:
     who = Identity(RUN, name, f"{digest(SEED, 'instance', 0, name, size=4):08x}", RECORDS, WIDTH)
     connect = connector(Endpoint("127.0.0.1", port))
     session = Session(who, connect, RealClock(), stream(SEED, "backoff", 0, name), lambda text: None)
-    await live(Device(records, session, RealClock(), at_once, session.report, "never", None, synthetic(SEED)(name)))
+    trainer = SyntheticWork(SEED).trainer(name)
+    await live(Device(records, session, RealClock(), at_once, session.report, "never", None, trainer))
 
 
 async def devices(first: int, count: int, port: int) -> None:
