@@ -162,6 +162,9 @@ def test_a_shadow_with_the_victims_own_records_and_weights_reads_codes_as_the_vi
     errors = np.square(guesses - victim.samples[sent.rows]).mean(axis=1)
     shuffled = np.square(guesses - np.roll(victim.samples[sent.rows], 1, axis=0)).mean(axis=1)
     assert errors.mean() < 0.5 * shuffled.mean()
+    moved = [{**heard, "centroids": heard["centroids"] + 3} for heard in broadcasts(study)]
+    elsewhere = shadow_attack(uploaded_codes(victim, sent), moved, victim.samples, 7, initial=initial)
+    assert np.square(elsewhere - victim.samples[sent.rows]).mean() > 1.1 * errors.mean(), "it aligns to what was sent"
 
 
 @pytest.mark.parametrize("knows", [["records"], ["initial-weights"], ["records", "initial-weights"], ["weights"]])

@@ -117,6 +117,13 @@ def test_a_start_ends_after_ten_steps_without_progress() -> None:
     np.testing.assert_allclose(found.residuals, 25.0)
 
 
+def test_improvement_below_a_thousandth_is_no_progress_but_is_kept() -> None:
+    """T(x) = 0: a step of 0.01 takes two hundredths off the objective at 1, and two ten-thousandths at 100."""
+    found = invert(halves(*affine(np.zeros((1, 1)), np.zeros(1))), np.array([[100.0], [1.0]]), Search(steps=50))
+    assert found.steps.tolist() == [10, 50]
+    np.testing.assert_allclose(found.inputs[0], 100.0 - 10 * 0.01, atol=1e-3)
+
+
 def test_a_perfect_start_is_kept() -> None:
     """T(x) = x: nothing can improve on zero."""
     starts = points(4, 3)

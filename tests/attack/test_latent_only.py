@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from attack.attack_tools import SMALL, finished_study
+from attack.attack_tools import IMAGES, SMALL, finished_study
 
 from edge_client.errors import ConfigError
 from edge_client.hyperparameters import Hyperparameters
@@ -167,6 +167,16 @@ def test_training_ends_when_validation_no_longer_improves() -> None:
     fit = Fit(learning_rate=0.0, patience=20)
     learn_cycle(surrogate, torch.tensor(CODES), Counted(np.random.PCG64(0)), fit)
     assert len(calls) == 1 + 1 + 20, "one permutation splits the codes, one orders each epoch"
+    assert calls[0] == (60,) and set(calls[1:]) == {(54,)}, "a tenth of them is no part of the training"
+
+
+def test_images_are_searched_in_their_box() -> None:
+    """From far outside, the first step ends in the box, which is better than where a step of 0.01 leads."""
+    shape = Shape(msgspec.convert(IMAGES, Hyperparameters, strict=False), 192)
+    codes = np.random.default_rng(3).normal(size=(20, 16)).astype(np.float32)
+    points = 50 * starting_points(shape, 1, 4)
+    found = attack(UploadedCodes(codes, shape), points, Search(steps=3), 1, fit=Fit(epochs=1))
+    assert np.abs(found.inputs).max() <= 1.0
 
 
 def test_the_attack_is_a_function_of_its_arguments() -> None:
