@@ -21,7 +21,7 @@ Units: bytes, seconds, bits per second.
 
 import math
 from bisect import bisect_right
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -39,7 +39,7 @@ Outage = tuple[float, float]
 Change = tuple[float, float]
 
 
-class LinkSpec(msgspec.Struct, frozen=True):
+class LinkSpec(msgspec.Struct, frozen=True, dict=True):
     """The fixed properties of one direction.
 
     `rate`: bits/s at the IP layer, or None for an unshaped link. `delay`: one-way seconds; TCP waits for twice that for
@@ -93,6 +93,11 @@ class LinkSpec(msgspec.Struct, frozen=True):
         index = bisect_right(self.changes, second, key=_begin) - 1
         return self.rate if index < 0 else self.changes[index][1]
 
+    @cached_property
+    def pieces(self) -> "Pieces":
+        """From when which rate holds. Kept here, as a trace is too long to be looked up by its content each time."""
+        return _pieces(self)
+
     @property
     def sustained(self) -> float | None:
         """The bits/s that the duty cycle leaves of the first rate."""
@@ -102,10 +107,6 @@ class LinkSpec(msgspec.Struct, frozen=True):
         """Return how long `wire_bytes` take up the line at the rate of that moment, the silence after them included."""
         rate = self.rate_at(at) if self.changes else self.rate
         return 0.0 if rate is None else wire_bytes * 8 / (rate * self.duty_cycle)
-
-    def silence(self, wire_bytes: int, at: float) -> float:
-        """Return how much of that is silence."""
-        return 0.0 if self.duty_cycle == 1.0 else (1.0 - self.duty_cycle) * self.seconds(wire_bytes, at)
 
 
 class JitterKey(NamedTuple):
@@ -165,12 +166,11 @@ def plan(state: LinkState, nbytes: int, now: float, busy: float = -math.inf) -> 
         gated = (window - 1) * spec.seconds(mss + header, begin) < rtt
         size = min(left, (window - used) * mss) if gated else left
         count = -(-size // mss)
-        free = depart = _finish(spec, begin, size + count * header)
-        if spec.duty_cycle < 1:
-            depart -= spec.silence(size - (count - 1) * mss + header, free)
+        free = _finish(spec, begin, size + count * header)
+        depart = free if spec.duty_cycle == 1 else _departure(spec, begin, size, count)
         acked = state.acked
         if gated and used == 0:
-            acked = _departure(spec, begin, min(size, mss) + header) + rtt
+            acked = _departure(spec, begin, min(size, mss), 1) + rtt
         arrived = _arrival(state, begin, depart, size, count) if spec.jitter else depart + spec.delay
         if arrived <= state.arrived:
             arrived = math.nextafter(state.arrived, math.inf)
@@ -208,19 +208,22 @@ def _gate(state: LinkState, now: float, busy: float) -> tuple[float, int, int]:
     return start, window, used
 
 
-def _departure(spec: LinkSpec, begin: float, wire_bytes: int) -> float:
-    """Return when the last of full segments of `wire_bytes` in all has left, if the first starts at `begin`."""
-    free = _finish(spec, begin, wire_bytes)
-    return free - spec.silence(min(wire_bytes, spec.mss + spec.header), free)
+def _departure(spec: LinkSpec, begin: float, size: int, count: int) -> float:
+    """Return when the last of `count` segments with `size` bytes in all has left, if the first starts at `begin`."""
+    if spec.duty_cycle == 1:
+        return _finish(spec, begin, size + count * spec.header)
+    before = (count - 1) * (spec.mss + spec.header)
+    return _finish(spec, _finish(spec, begin, before), size + count * spec.header - before, 1.0)
 
 
-def _finish(spec: LinkSpec, begin: float, wire_bytes: int) -> float:
+def _finish(spec: LinkSpec, begin: float, wire_bytes: int, duty_cycle: float | None = None) -> float:
     """Return when the line is free again after `wire_bytes`, if the first starts at `begin`: outages interrupt,
-    changes of the rate take effect at once."""
+    changes of the rate take effect at once. A `duty_cycle` of 1 leaves out the silence after each segment."""
+    bits = wire_bytes * 8.0 / (spec.duty_cycle if duty_cycle is None else duty_cycle)
     if spec.rate is None or not (spec.outages or spec.changes):
-        return begin + spec.seconds(wire_bytes)
-    starts, rates = _pieces(spec)
-    index, now, bits = bisect_right(starts, begin) - 1, begin, wire_bytes * 8.0
+        return begin if spec.rate is None else begin + bits / spec.rate
+    starts, rates = spec.pieces
+    index, now = bisect_right(starts, begin) - 1, begin
     while index + 1 < len(starts):
         room = (starts[index + 1] - now) * rates[index]
         if bits <= room:
@@ -230,17 +233,17 @@ def _finish(spec: LinkSpec, begin: float, wire_bytes: int) -> float:
     return now + bits / rates[index]
 
 
-@lru_cache(maxsize=4096)
-def _pieces(spec: LinkSpec) -> tuple[tuple[float, ...], tuple[float, ...]]:
+Pieces = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+@lru_cache(maxsize=4096)  # the devices of a fleet may share a link
+def _pieces(spec: LinkSpec) -> Pieces:
     """Return from when which rate holds, outages as a rate of 0; the last one is never an outage."""
     moments = {-math.inf, *(moment for outage in spec.outages for moment in outage)}
     starts = tuple(sorted(moments | {second for second, _ in spec.changes}))
     out = [bisect_right(spec.outages, start, key=_end) for start in starts]
     dark = [i < len(spec.outages) and spec.outages[i][0] <= start for i, start in zip(out, starts, strict=True)]
-    rates = (
-        0.0 if no else (spec.rate_at(start) or 0.0) * spec.duty_cycle for no, start in zip(dark, starts, strict=True)
-    )
-    return starts, tuple(rates)
+    return starts, tuple(0.0 if no else spec.rate_at(start) or 0.0 for no, start in zip(dark, starts, strict=True))
 
 
 def _arrival(state: LinkState, begin: float, depart: float, size: int, count: int) -> float:
@@ -249,8 +252,7 @@ def _arrival(state: LinkState, begin: float, depart: float, size: int, count: in
     latest = depart + spec.delay
     # Backwards, until a segment left so early that even the largest jitter cannot make it the last one.
     for index in reversed(range(count)):
-        sent = min((index + 1) * spec.mss, size) + (index + 1) * spec.header
-        left = _departure(spec, begin, sent) if index < count - 1 else depart
+        left = _departure(spec, begin, (index + 1) * spec.mss, index + 1) if index < count - 1 else depart
         if left + spec.delay + spec.jitter <= latest:
             break
         latest = max(latest, left + spec.delay + spec.jitter * state.key.draw(state.segments + index))

@@ -59,6 +59,8 @@ class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"link {self.name}: loss {self.loss} is no probability; give 0 <= loss < 1")
         if not 0 <= self.rtt <= LONGEST_ROUND_TRIP:
             raise ConfigError(f"link {self.name}: round trip {self.rtt} s; give 0 to {LONGEST_ROUND_TRIP:g} s")
+        if self.half_duplex and None in (self.up, self.down):
+            raise ConfigError(f"link {self.name}: half duplex, but unshaped; directions that take turns need rates")
         try:
             uplink(self), downlink(self)
         except ConfigError as error:

@@ -82,6 +82,8 @@ def _read(path: Path) -> list[_Row]:
         raise EnvironmentFault(f"{path}: {error.strerror or error}; check the path") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: is not UTF-8 text; save the trace as CSV") from None
+    except csv.Error as error:
+        raise ConfigError(f"{path}, line {reader.line_num}: {error}; save the trace as CSV") from None
     if not rows or rows[0].second != 0.0:
         raise ConfigError(f"{path}: must begin with a row for second 0")
     return rows

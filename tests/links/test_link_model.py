@@ -107,6 +107,16 @@ def test_duty_cycle_by_hand():
     assert spec.sustained == pytest.approx(54.7)
 
 
+def test_an_outage_in_the_silence_after_a_segment_does_not_hold_up_the_segment():
+    """1 kB/s on the air for a tenth of the time. A segment of 1,000 B leaves at 1 s and is silent until 10 s, were it
+    not for the outage from 4 to 24 s. Of two segments the second starts at 30 s, behind outage and silence."""
+    spec = LinkSpec(8000, delay=0.5, mss=948, duty_cycle=0.1, outages=((4.0, 24.0),))
+    state, p = plan(LinkState(spec), 948, now=0.0)
+    assert (p.depart, p.arrive, state.free) == (1.0, 1.5, pytest.approx(30.0))
+    _, p = plan(LinkState(spec), 2 * 948, now=0.0)
+    assert (p.depart, p.arrive) == (pytest.approx(31.0), pytest.approx(31.5))
+
+
 def test_a_direction_that_waits_for_the_other_one_by_hand():
     """1,000 B on the wire at 8 kbit/s, ready at 0; the other direction transmits until 3."""
     state = LinkState(LinkSpec(8000, delay=0.25))

@@ -118,7 +118,9 @@ def test_links_misspelled_are_refused_with_the_mend(text):
         parse_link(text)
 
 
-@pytest.mark.parametrize("bad", [{"loss": 1.0}, {"loss": -0.1}, {"rtt": 1e9}, {"up": 0}, {"down": -5.0}])
+@pytest.mark.parametrize(
+    "bad", [{"loss": 1.0}, {"loss": -0.1}, {"rtt": 1e9}, {"up": 0}, {"down": -5.0}, {"up": None, "half_duplex": True}]
+)
 def test_impossible_profiles_are_refused_by_name(bad):
     with pytest.raises(ConfigError, match="link odd"):
         LinkProfile(**{"name": "odd", "up": 1e6, "down": 1e6, **bad})

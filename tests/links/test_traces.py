@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.errors import ConfigError, EnvironmentFault
+from sim.links import link as link_model
 from sim.links.link import LinkSpec, LinkState, plan
 from sim.links.profiles import chunk_size, downlink, keepalive, link, uplink
 from sim.links.trace import read_trace
@@ -65,6 +66,18 @@ def test_changes_that_make_no_link_are_refused(changes: tuple[tuple[float, float
         LinkSpec(100.0, changes=changes)
 
 
+def test_a_long_trace_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by its content for each segment: comparing 100,000 rows takes milliseconds."""
+    looked: list[LinkSpec] = []
+    pieces = link_model._pieces
+    monkeypatch.setattr(link_model, "_pieces", lambda spec: looked.append(spec) or pieces(spec))
+    spec = LinkSpec(8000.0, changes=((2.0, 16_000.0),))
+    state = LinkState(spec)
+    for _ in range(5):
+        state, p = plan(state, 948, now=0.0)
+    assert p.depart == 2.0 + 3 * 0.5 and looked == [spec]
+
+
 TRACE = "down_kbit,second,up_kbit,cell\n400,0,120,a\n250,10,60,a\n0,25,0,b\n250,40,60,b\n100,50,20,b\n"
 
 
@@ -104,6 +117,7 @@ def test_a_trace_stands_where_a_link_s_name_stands(trace: Path) -> None:
         ("second,up_kbit,down_kbit\n0,-1,1\n", "positive rates"),
         ("second,up_kbit,down_kbit\n0,1,0\n", "positive rates"),
         ("second,up_kbit,down_kbit\n0,1,1\n5,0,0\n", "ends in an outage"),
+        ("second,up_kbit,down_kbit\n0,1,1\n5,1," + "1" * 200_000, "larger than"),
     ],
 )
 def test_a_trace_that_makes_no_sense_says_where(tmp_path: Path, text: str, words: str) -> None:
