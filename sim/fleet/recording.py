@@ -38,7 +38,7 @@ CREATE TABLE turns (round INTEGER, device TEXT, before BLOB, after BLOB, upload 
                     state_sha256 TEXT, PRIMARY KEY (round, device));
 CREATE TABLE rounds (round INTEGER PRIMARY KEY, accepted TEXT, broadcast BLOB, packed BLOB, diagnostics TEXT,
                      remarks TEXT);
-CREATE TABLE models (device TEXT PRIMARY KEY, epochs INTEGER, parameters BLOB);
+CREATE TABLE models (device TEXT PRIMARY KEY, past BLOB, epochs INTEGER, parameters BLOB);
 """
 
 
@@ -69,7 +69,7 @@ def identity(study: Study) -> str:
             minimum_devices=usual.minimum_devices,
         ),
     )  # fmt: skip
-    program = f"{version('gca')} {dense_engine().name}"
+    program = f"{version('gca')} {dense_engine().name}\n{TABLES}"
     return blake2b(f"{dump(untimed)}\n{program}".encode(), digest_size=8).hexdigest()
 
 
@@ -97,10 +97,10 @@ class Recording:
         row = (round, json.dumps(accepted), encode_arrays(given.broadcast), packed, *said)
         self._write("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)", row)
 
-    def keep_model(self, device: str, state: ModelState) -> None:
-        """Keep a device's final model."""
+    def keep_model(self, device: str, past: bytes, state: ModelState) -> None:
+        """Keep a device's final model, and what it had gone through."""
         body = encode_arrays({"parameters": state.parameters})
-        self._write("INSERT INTO models VALUES (?, ?, ?)", (device, state.epochs, body))
+        self._write("INSERT INTO models VALUES (?, ?, ?, ?)", (device, past, state.epochs, body))
 
     def keep_fact(self, name: str, value: str) -> None:
         """Keep something about the whole."""
@@ -134,9 +134,9 @@ class Recording:
                           None if packed is None else decode_arrays(packed))  # fmt: skip
         return json.loads(accepted), given
 
-    def model(self, device: str) -> ModelState | None:
-        """Return a device's final parameters; how its optimiser stood is not kept."""
-        row = self._row("SELECT epochs, parameters FROM models WHERE device = ?", device)
+    def model(self, device: str, past: bytes) -> ModelState | None:
+        """Return a device's final parameters; how its optimiser stood is not kept. None if it has none of this past."""
+        row = self._row("SELECT epochs, parameters FROM models WHERE device = ? AND past = ?", device, past)
         if row is None:
             return None
         parameters = decode_arrays(row[1])["parameters"]

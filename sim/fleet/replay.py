@@ -113,7 +113,7 @@ class RecordedWork(RealWork):
         return telemetry
 
     def ended(self, device: str, state: ModelState) -> ModelState | None:
-        self._recording.keep_model(device, state)
+        self._recording.keep_model(device, self._devices[device].past, state)
         return state
 
     def speed(self, measured: Callable[[], float]) -> float:
@@ -150,7 +150,11 @@ class ReplayedWork:
         return self._devices[telemetry.device].told(telemetry)
 
     def ended(self, device: str, state: ModelState) -> ModelState | None:
-        return self._recording.model(device)
+        replayed = self._devices[device]
+        model = self._recording.model(device, replayed.past)
+        if model is None:
+            raise self.refuse(replayed.told_of, f"{device} ends with a model that has taken in other broadcasts")
+        return model
 
     def speed(self, measured: Callable[[], float]) -> float:
         known = self._recording.fact("speed")
@@ -171,8 +175,8 @@ class Replayed:
 
     def __init__(self, real: DeviceMethod, work: ReplayedWork, recording: Recording) -> None:
         self._real, self._work, self._recording = real, work, recording
-        self._past = BEGINNING
-        self._told = 0
+        self.past = BEGINNING
+        self.told_of = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -185,23 +189,23 @@ class Replayed:
         turn = self._recording.turn(round, device)
         if turn is None or turn.upload is None:
             raise self._work.refuse(round, f"{device} takes part")
-        if turn.before != self._past:
+        if turn.before != self.past:
             raise self._work.refuse(round, f"{device} begins with a model that has taken in other broadcasts")
-        self._past = trained(self._past, round)
+        self.past = trained(self.past, round)
         return state, turn.upload
 
     def after_broadcast(self, state: ModelState, context: LocalContext, broadcast: Arrays) -> ModelState:
-        self._past = taught(self._past, context.round, broadcast)
+        self.past = taught(self.past, context.round, broadcast)
         return state
 
     def told(self, telemetry: Telemetry) -> Telemetry:
         """Return a report with what was recorded of its round. The last one of a run repeats a round."""
         round, device = telemetry.round, telemetry.device
         turn = self._recording.turn(round, device)
-        if turn is None or turn.after != self._past:
+        if turn is None or turn.after != self.past:
             raise self._work.refuse(round, f"{device} ends with a model that has taken in other broadcasts")
-        judged = turn.evaluations if round > self._told else ()
-        self._told = round
+        judged = turn.evaluations if round > self.told_of else ()
+        self.told_of = round
         aside = {"evaluate": 0.0} if judged else {}  # judging takes no virtual time
         return msgspec.structs.replace(telemetry, evaluations=judged, spent_s={**telemetry.spent_s, **aside},
                                        state_sha256=turn.state_sha256)  # fmt: skip

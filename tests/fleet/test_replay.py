@@ -10,11 +10,11 @@ import pytest
 from broker_server.checkpoint import load_checkpoint
 from edge_client.errors import ConfigError, GcaError
 from edge_client.model.choice import trainer_for
-from edge_client.model.trainer import NumpyTrainer
+from edge_client.model.trainer import ModelState, NumpyTrainer
 from sim.config import Study, load_study
 from sim.emulation.study import resume_study, run_study
-from sim.fleet.recording import FOLDER, identity
-from sim.fleet.replay import BEGINNING, taught, trained
+from sim.fleet.recording import FOLDER, identity, recording
+from sim.fleet.replay import BEGINNING, NO_MODEL, ReplayedWork, taught, trained
 from sim.grid.cells import cells
 from sim.grid.runner import run_cells
 from sim.progress import Quiet
@@ -103,6 +103,22 @@ def test_a_link_that_changes_who_takes_part_is_refused(tmp_path: Path, first: An
         run_study(study(link=then, **tight), tmp_path / "then", Quiet())
     assert "replay" in rows(tmp_path / "then", "SELECT reason FROM runs WHERE NOT completed")[0][0]
     assert not list((tmp_path / "then" / "models").iterdir())
+
+
+def test_a_final_model_is_taken_by_whoever_has_gone_through_the_same(tmp_path: Path) -> None:
+    """A device that never hears of the last round reports nothing that is off, yet its model is another."""
+    with recording(study(link=FAST), tmp_path / "fast", lambda text: None) as made:
+        made.keep_model("dev-0001", trained(BEGINNING, 1), ModelState.fresh(np.ones(3, np.float32)))
+        made.keep_model("dev-0002", BEGINNING, ModelState.fresh(np.ones(3, np.float32)))
+        made.complete()
+    with recording(study(link=SLOW), tmp_path / "slow", lambda text: None) as read:
+        work = ReplayedWork(read, "slow")
+        for device in ("dev-0001", "dev-0002"):
+            work.method(device)("gca")
+        model = work.ended("dev-0002", NO_MODEL)
+        assert model is not None and model.parameters.tolist() == [1, 1, 1]
+        with pytest.raises(GcaError, match="dev-0001 ends with a model that has taken in other broadcasts"):
+            work.ended("dev-0001", NO_MODEL)
 
 
 def test_half_a_recording_is_none(tmp_path: Path) -> None:
