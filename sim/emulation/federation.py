@@ -5,6 +5,7 @@ import json
 from collections import deque
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -124,7 +125,8 @@ class _Emulation:
                 await self._unless_failed(_either(server.listening.wait(), serving))
                 self._start_devices(up.ports)
                 outcome = await self._unless_failed(serving)
-                await self._devices_done()
+                with nullcontext() if outcome.completed else suppress(GcaError):  # why it ended early is to be told
+                    await self._devices_done()
             except (Exception, asyncio.CancelledError) as error:
                 server.abort(in_words(error) if isinstance(error, Exception) else "interrupted")  # tells all at once
                 if self._network_is_dead and self.federation.broker is None:  # our own broker died with it

@@ -6,7 +6,9 @@ arithmetic; on any other loop it takes as long as with processes.
 """
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,6 +46,7 @@ from sim.fleet.replay import RecordedWork, ReplayedWork
 from sim.fleet.synthetic import SyntheticWork
 from sim.fleet.work import RealWork, Work
 from sim.links.profiles import chunk_size, downlink, keepalive, uplink
+from sim.links.proxy import LinkCounters
 from sim.run_plan import server_method
 from sim.torch_thread import torch_in_one_thread
 
@@ -52,6 +55,10 @@ T = TypeVar("T")
 TURN_S = 5e-3
 """Virtual seconds from the last upload of a round to its broadcast, whatever aggregation takes here: a server needs a
 moment, in which the acceptance leaves alone. Sent at once, the two would share a segment, and it would arrive later."""
+
+TRIES, LOOK_S = 300, 3600.0
+"""Connections that a device may begin after the end of the run, and virtual seconds between two looks at how many: who
+has tried so often never gets through."""
 
 FACTS = 1000
 """Facts of the study that are committed together, at least once a round."""
@@ -132,7 +139,8 @@ class _Fleet:
             for number in federation.order or range(len(federation.shards)):
                 devices.append(self._start(federation.shards[number], clock, training, server))
             outcome: Outcome = await self._unless_failed(serving)
-            await self._done(devices)
+            with nullcontext() if outcome.completed else suppress(GcaError):  # why it ended early is to be told
+                await self._done(devices, outcome.completed)
             if self._work.refusal is not None:
                 raise self._work.refusal
         except (Exception, asyncio.CancelledError) as error:
@@ -200,15 +208,34 @@ class _Fleet:
         self._failure.set_exception(error if isinstance(error, BrokenPipeError) else told)
         self._failure.exception()  # seen, also if nobody waits any more
 
-    async def _done(self, devices: "list[asyncio.Task[None]]") -> None:
-        """Wait until every device has gone: their links may be slow to the last byte, which costs no virtual time."""
-        virtual = isinstance(asyncio.get_running_loop(), VirtualLoop)
-        patience = None if virtual else max(FAREWELL_S, self._federation.plan.patience_s)
+    async def _done(self, devices: "Sequence[asyncio.Task[None]]", completed: bool) -> None:
+        """Wait until every device has gone. Their links may be slow to the last byte, which costs no virtual time; but
+        after a run that ended early they need not all get there."""
+        loop, patience = asyncio.get_running_loop(), max(FAREWELL_S, self._federation.plan.patience_s)
+        if endless := isinstance(loop, VirtualLoop) and completed:
+            self._give_up_later(loop, devices, self._network.counters())
+        gone = self._unless_failed(asyncio.ensure_future(asyncio.wait(devices)))
         try:
-            await asyncio.wait_for(self._unless_failed(asyncio.ensure_future(asyncio.wait(devices))), patience)
+            await asyncio.wait_for(gone, None if endless else patience)
         except TimeoutError:
-            late = sorted(task.get_name() for task in devices if not task.done())
-            raise GcaError(f"devices {late} do not end although the run has") from None
+            raise _not_ended(devices) from None
+
+    def _give_up_later(
+        self, loop: VirtualLoop, devices: "Sequence[asyncio.Task[None]]", before: Mapping[str, LinkCounters]
+    ) -> None:
+        """Fail once a device has tried in vain for too often: it would go on for ever."""
+
+        def look() -> None:
+            left = [task.get_name() for task in devices if not task.done()]
+            now = self._network.counters()
+            if any(now[name].connections - before[name].connections > TRIES for name in left):
+                if not self._failure.done():
+                    self._failure.set_exception(_not_ended(devices))
+                    self._failure.exception()
+            elif left:
+                loop.call_in_background(loop.time() + LOOK_S, look)
+
+        loop.call_in_background(loop.time() + LOOK_S, look)
 
     async def _unless_failed(self, awaited: "asyncio.Future[T]") -> T:
         """Await something, but let the first failure of a device end the wait."""
@@ -228,3 +255,8 @@ class _Fleet:
     def _state_sha256(self) -> str | None:
         paths = [self._model(shard) for shard in self._federation.shards]
         return state_sha256(paths) if all(path.exists() for path in paths) else None
+
+
+def _not_ended(devices: "Sequence[asyncio.Task[None]]") -> GcaError:
+    late = sorted(task.get_name() for task in devices if not task.done())
+    return GcaError(f"devices {late} do not end although the run has")

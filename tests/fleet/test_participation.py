@@ -83,6 +83,20 @@ def test_who_joins_late_takes_part_from_then_on(tmp_path: Path) -> None:
     assert all(by_device["dev-0004"] == "accepted" for round, by_device in found.items() if round >= joined)
 
 
+@pytest.mark.parametrize(
+    ("least", "reason"),
+    [(2, r"devices \['dev-0003'\] do not end although the run has"),
+     (3, "ended early: only 2 of 3 devices joined in 9 s")],
+)  # fmt: skip
+def test_virtual_time_does_not_go_on_for_ever_for_who_never_gets_through(
+    tmp_path: Path, least: int, reason: str
+) -> None:
+    """CONNECT alone takes minutes at 1 bit/s, and the broker waits for it for seconds, however often it is tried."""
+    with pytest.raises(GcaError, match=reason):
+        fates(tmp_path / "n", devices=3, rounds=1, link=[QUICK, QUICK, "1bit"], participation__deadline=9.0,
+              participation__wait_seconds=9.0, participation__minimum_devices=least)  # fmt: skip
+
+
 def test_silence_needs_a_deadline() -> None:
     with pytest.raises(ConfigError, match=r"participation\.dropout: .* allowed with participation\.deadline"):
         load_study("demo", {"participation.dropout": 0.1})
