@@ -61,6 +61,11 @@ def hardware(name: str) -> Hardware:
     return choose(hardwares(), name, "hardware", f"choose from {', '.join(hardwares())}")
 
 
+def is_own(name: str) -> bool:
+    """Whether a board is one of the user's own."""
+    return name not in read("hardware.toml", _File).boards
+
+
 def radio(name: str) -> Radio:
     """Return a radio by name; raise a ConfigError that names close matches if there is none."""
     return choose(radios(), name, "radio", f"choose from {', '.join(radios())}")

@@ -1,17 +1,22 @@
 """A grid of studies: from one study and the keys to vary, to its cells and the folders they live in.
 
 A cell's folder is named by what the study says, so the same study asked for by another grid is found and not run
-again, and a study that differs in any key never passes for it.
+again, and a study that differs in any key, or in a file of the user's that it names, never passes for it.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from itertools import product
 from pathlib import Path
 
 from edge_client.errors import ConfigError
 from sim.config import Study, dump, load_study, parse_override
+from sim.devices import several
+from sim.hardware import hardware, is_own
+from sim.links.profiles import link
+from sim.links.trace import PREFIX
 
 MAX_CELLS = 10_000
 SHORTHANDS = {
@@ -31,11 +36,11 @@ class Cell:
     study: Study
     varied: Mapping[str, object]
 
-    @property
+    @cached_property
     def name(self) -> str:
         """A folder's name: dataset, method and seed for people, a digest of the whole study for certainty."""
         study = self.study
-        identity = blake2b(dump(study).encode(), digest_size=6).hexdigest()
+        identity = blake2b("\n".join([dump(study), *_of_the_users(study)]).encode(), digest_size=6).hexdigest()
         return f"{study.dataset}-{study.method}-{study.seed}-{identity}"
 
     @property
@@ -63,7 +68,7 @@ def cells(config: str, fixed: Mapping[str, object], over: Mapping[str, Sequence[
     """Return one cell for each combination of the values in `over`, the last key varying fastest.
 
     `config` is a file or a packaged study, `fixed` its overrides. Every combination is checked here, before anything
-    runs; raises ConfigError.
+    runs; raises ConfigError, or `EnvironmentFault` for a trace that cannot be read.
     """
     size = 1
     for values in over.values():
@@ -74,9 +79,19 @@ def cells(config: str, fixed: Mapping[str, object], over: Mapping[str, Sequence[
     for combination in product(*over.values()):
         varied = dict(zip(over, combination, strict=True))
         grid.append(Cell(load_study(config, {**fixed, **varied}), varied))
+    for name in sorted({name for cell in grid for name in several(cell.study.link)}):
+        link(name)
+    for name in sorted({name for cell in grid for name in several(cell.study.hardware)}):
+        hardware(name)
     return grid
 
 
 def folder(cell: Cell, directory: Path) -> Path:
     """Return where a cell's study lies in the grid's directory."""
     return directory / cell.name
+
+
+def _of_the_users(study: Study) -> list[str]:
+    """Return what stands in the files that a study only names: traces of links, and boards that the user measured."""
+    traces = [link(name) for name in several(study.link) if name.startswith(PREFIX)]
+    return [repr(thing) for thing in (*traces, *(hardware(name) for name in several(study.hardware) if is_own(name)))]

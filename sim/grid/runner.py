@@ -23,6 +23,7 @@ from broker_server.store import StudyStore
 from edge_client.errors import EnvironmentFault, GcaError
 from sim.emulation.child import die_with_parent_beside
 from sim.emulation.resume import has_begun
+from sim.fleet.recording import identity
 from sim.grid.cells import Cell, folder
 from sim.studies import STUDY
 
@@ -58,7 +59,7 @@ def run_cells(cells: Sequence[Cell], directory: Path, *, jobs: int, data_dir: Pa
             missing[cell.name] = cell
     if ends:
         tell(f"{len(ends)} of {len(ends) + len(missing)} studies are there already")
-    for number, done in enumerate(_run(list(missing.values()), directory, max(1, jobs), data_dir), start=1):
+    for number, done in enumerate(_in_turn(list(missing.values()), directory, max(1, jobs), data_dir), start=1):
         ends[done.cell.name] = done
         state = "failed: " + done.failure if done.failure else "done"
         tell(f"{number} of {len(missing)}: {done.cell.name} ({done.cell.label}): {state}")
@@ -74,6 +75,27 @@ def is_complete(directory: Path) -> bool:
             return bool(results.last_run(store).completed)
     except GcaError:
         return False
+
+
+def _in_turn(cells: Sequence[Cell], directory: Path, jobs: int, data_dir: Path | None) -> Iterator[Done]:
+    """Yield the cells as they end: of those that share a training the first of the grid, which records it, before all
+    others. Else it would be chance whose links decide who takes part."""
+    trainings = {cell.name: _training(cell) for cell in cells}
+    recorded: set[str] = set()
+    while cells:
+        first = {trainings[cell.name]: cell for cell in reversed(cells)}
+        now = [cell for cell in cells if first[trainings[cell.name]] is cell or trainings[cell.name] in recorded]
+        begun = {cell.name for cell in now}
+        for done in _run(now, directory, jobs, data_dir):
+            if not done.failure:
+                recorded.add(trainings[done.cell.name])
+            yield done
+        cells = [cell for cell in cells if cell.name not in begun]
+
+
+def _training(cell: Cell) -> str:
+    """Return what the cells have in common that may replay each other's training."""
+    return identity(cell.study) if cell.study.compute == "replay" else cell.name
 
 
 def _run(cells: Sequence[Cell], directory: Path, jobs: int, data_dir: Path | None) -> Iterator[Done]:
