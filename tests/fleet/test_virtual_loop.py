@@ -8,9 +8,10 @@ import threading
 import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
+from fleet.virtual import now, virtually
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,17 +19,6 @@ from edge_client.errors import GcaError
 from sim.fleet.clock import VirtualClock
 from sim.fleet.compute import AHEAD, Crew, Inline
 from sim.fleet.loop import Blocked, SocketRefused, VirtualLoop
-
-T = TypeVar("T")
-
-
-def virtually(main: Coroutine[Any, Any, T]) -> T:
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(main)
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def test_a_day_passes_at_once_and_to_the_very_second() -> None:
