@@ -115,6 +115,11 @@ def by_round(points: list[Point]) -> list[Point]:
     return list({point.round: point for point in points}.values())
 
 
+def fates(store: StudyStore, run: int) -> dict[str, int]:
+    """Return how many of the uploads that were asked for had which fate."""
+    return dict(store.rows("SELECT fate, count(*) FROM participants WHERE run = ? GROUP BY fate", run))
+
+
 def application_bytes(store: StudyStore, run: int, column: str) -> Bytes:
     """Return "payload_bytes" or "message_bytes" as the devices counted them, telemetry apart."""
     assert column in ("payload_bytes", "message_bytes")

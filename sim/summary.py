@@ -64,9 +64,7 @@ def show_summary(directory: Path, study: Study, input_dim: int, console: Console
         run = results.last_run(store)
         points = sound_curve(store, run)
         best = results.peak(judged(points, run.method))
-        fates: dict[str, int] = dict(
-            store.rows("SELECT fate, count(*) FROM participants WHERE run = ? GROUP BY fate", run.run)
-        )
+        fates = results.fates(store, run.run)
         show(_accuracies(points, best, _table(console, "Mean over devices")), console)
         _say(console, remarks_on(points, best, run))
         uploads = study.devices * run.rounds if study.is_local else sum(fates.values())

@@ -6,7 +6,7 @@ pooled codes, is the server's half.
 
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import lru_cache
 from math import floor
 from typing import Any
 
@@ -72,7 +72,7 @@ def reconstruction_phase(
     )
 
 
-@cache  # the server asks for each of a thousand devices
+@lru_cache(maxsize=4096)  # the server asks for each of a thousand devices, by what they say of themselves
 def upload_size(upload_fraction: float, records: int) -> int:
     """Line 16: floor(rho * N), with rho read as the decimal it was written as.
 

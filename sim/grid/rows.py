@@ -60,20 +60,20 @@ def row(done: Done, targets: Sequence[float]) -> Row:
         run = results.last_run(store)
         found = instants(store, run.run, powers(done.cell.study))
         best = results.peak(judged([one.point for one in found], run.method))
-        fates = dict(store.rows("SELECT fate, count(*) FROM participants WHERE run = ? GROUP BY fate", run.run))
+        fates = results.fates(store, run.run)
         last = found[-1] if found else None
         return Row(
             done.cell, best.accuracy if best else None, last.point.accuracy if last else None,
             last.point.auroc if last else None, last,
             {target: first_to_reach(found, target) for target in targets},
-            int(fates.get("late", 0)), int(fates.get("missing", 0)) + int(fates.get("rejected", 0)),
+            fates.get("late", 0), fates.get("missing", 0) + fates.get("rejected", 0),
             round_quantiles(store, run.run), stage_quantiles(store, run.run), stragglers(store, run.run),
             waste(store, run.run),
         )  # fmt: skip
 
 
 def show(rows: Sequence[Row], targets: Sequence[float], console: Console) -> None:
-    """Print the grid: what each whole run cost, and below, per target, what it had cost to reach it."""
+    """Print the grid: what each whole run cost; below, per target, what it had cost to reach it; last, what failed."""
     keys = list(rows[0].cell.varied) if rows else []
     trouble = any(one.late or one.missing for one in rows)
     columns = ("peak", "final", "payload", "wire", "time", "energy", *(("late", "lost") if trouble else ()))
@@ -82,7 +82,7 @@ def show(rows: Sequence[Row], targets: Sequence[float], console: Console) -> Non
     )
     for one in rows:
         if one.failure or one.whole is None:
-            page.add_row(*_varied(one), one.failure or "no evaluation")
+            page.add_row(*_varied(one), "failed" if one.failure else "no evaluation")
             continue
         page.add_row(
             *_varied(one), _share(one.peak), _share(one.final), bytes_text(one.whole.payload_bytes), *_spent(one.whole),
@@ -96,7 +96,7 @@ def show(rows: Sequence[Row], targets: Sequence[float], console: Console) -> Non
         for one in rows:
             at = one.reached.get(target)
             if at is None:
-                page.add_row(*_varied(one), one.failure or "not reached")
+                page.add_row(*_varied(one), "failed" if one.failure else "not reached")
             else:
                 page.add_row(*_varied(one), str(at.point.round), f"{at.point.phase} {at.point.epoch}", *_spent(at))
         console.print()
@@ -105,6 +105,10 @@ def show(rows: Sequence[Row], targets: Sequence[float], console: Console) -> Non
     lacking = sorted({part for energy in energies for part in energy.unknown})
     if lacking:
         console.print(f"energy marked >= lacks what nobody gave a figure for: {', '.join(lacking)}", highlight=False)
+    for one in rows:
+        if one.failure:
+            text = f"failed: {one.cell.label}: {one.failure}"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_paces(rows: Sequence[Row], keys: Sequence[str], console: Console) -> None:
@@ -123,7 +127,7 @@ def _show_paces(rows: Sequence[Row], keys: Sequence[str], console: Console) -> N
             useless = bytes_text(waste.unused)
             page.add_row(*_varied(one), *seconds, _share(slow.participation), _share(slow.accuracy), useless)
     console.print()
-    console.print(page)
+    narrow.show(page, console)
 
 
 def _page(title: str, keys: Sequence[str], columns: Sequence[str]) -> Table:

@@ -252,6 +252,6 @@ def _stages(store: StudyStore, run: RunRow) -> tuple[Stage, ...]:
 
 
 def _remarks(store: StudyStore, run: RunRow, points: list[Point]) -> tuple[str, ...]:
-    fates = dict(store.rows("SELECT fate, count(*) FROM participants WHERE run = ? GROUP BY fate", run.run))
+    fates = results.fates(store, run.run)
     best = results.peak(judged(points, run.method))
     return (*remarks_on(points, best, run), *agreement(store, run.run), *irregularities(store, run.run, fates))

@@ -69,6 +69,12 @@ def test_rows_say_what_each_cost_to_get_there(ran, tmp_path: Path) -> None:
     text = console.export_text()
     assert "not reached" in text and "gca" in text and "energy marked >= lacks" in text
 
+    (broken,) = (end for end in ends.values() if end.failure)
+    console = Console(record=True, width=40)
+    show([row(broken, [1.0])], [1.0], console)
+    text = console.export_text()
+    assert text.count("failed: as configured: ") == 1 and str(broken.failure) in text  # in full, however narrow it is
+
     write_csv(tmp_path / "rows.csv", found, [0.01, 1.0])
     lines = list(csv.DictReader((tmp_path / "rows.csv").read_text().splitlines()))
     assert [line["method"] for line in lines] == ["gca", "fedavg"]
