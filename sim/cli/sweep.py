@@ -83,7 +83,7 @@ def _run(config: str, settings: Sequence[str] | None, grid: Mapping[str, Sequenc
 
     from sim.config import parse_override
     from sim.grid.cells import cells
-    from sim.grid.rows import row, show, write_csv
+    from sim.grid.rows import check_writable, row, show, write_csv
     from sim.grid.runner import run_cells
     from sim.words import shares
 
@@ -92,6 +92,8 @@ def _run(config: str, settings: Sequence[str] | None, grid: Mapping[str, Sequenc
     grid_cells = cells(
         config, {"isolation": "task", "clock": "virtual", **dict(map(parse_override, settings or ()))}, grid
     )
+    if csv is not None:
+        check_writable(csv)
     ends = run_cells(
         grid_cells, output, jobs=jobs or os.cpu_count() or 1, data_dir=data_dir,
         tell=lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True),

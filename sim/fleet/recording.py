@@ -199,7 +199,7 @@ def _held(path: Path, tell: Callable[[str], None]) -> Iterator[None]:
     """Hold the right to make a recording for the length of the block; wait for whoever has it."""
     with _faults(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(beside(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        handle = os.open(beside(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

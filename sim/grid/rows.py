@@ -10,6 +10,7 @@ from rich.table import Table
 
 from broker_server import results
 from broker_server.store import StudyStore
+from edge_client.errors import EnvironmentFault
 from sim import narrow
 from sim.costs import Instant, first_to_reach, instants
 from sim.energy import Energy, powers
@@ -145,6 +146,14 @@ def _varied(one: Row) -> list[str]:
 
 def _spent(at: Instant) -> tuple[str, str, str]:
     return bytes_text(at.wire_bytes), duration_text(at.seconds), _joules(at.energy)
+
+
+def check_writable(path: Path) -> None:
+    """Raise `EnvironmentFault` if this file cannot be written, before hours are spent on what shall stand in it."""
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise EnvironmentFault(f"{path}: {error.strerror}; give a file that can be written as --csv") from None
 
 
 def write_csv(path: Path, rows: Sequence[Row], targets: Sequence[float]) -> None:

@@ -9,11 +9,12 @@ import pytest
 from rich.console import Console
 
 from broker_server.store import StudyStore
+from edge_client.errors import EnvironmentFault
 from sim.emulation.study import run_study
 from sim.energy import Energy
 from sim.grid import rows
 from sim.grid.cells import Cell, cells, folder
-from sim.grid.rows import row, show, write_csv
+from sim.grid.rows import check_writable, row, show, write_csv
 from sim.grid.runner import UNFINISHED, Done, is_complete, run_cells
 from sim.progress import Quiet
 
@@ -92,6 +93,14 @@ def test_rows_say_what_each_cost_to_get_there(ran, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_bound_of_zero_joules_is_none(parts: dict[str, float | None], told: str) -> None:
     assert rows._joules(Energy(parts)) == told
+
+
+def test_a_csv_that_cannot_be_written_is_refused_and_one_that_can_is_left_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFault, match="--csv"):
+        check_writable(tmp_path / "nowhere" / "rows.csv")
+    (tmp_path / "rows.csv").write_text("of yesterday")
+    check_writable(tmp_path / "rows.csv")
+    assert (tmp_path / "rows.csv").read_text() == "of yesterday"
 
 
 def test_what_a_killed_run_left_behind_is_run_anew(tmp_path: Path) -> None:
