@@ -12,6 +12,7 @@ from broker_server.members import Members
 from broker_server.methods.base import ServerMethod
 from broker_server.plan import RunPlan
 from broker_server.records import Misconduct
+from edge_client.protocol.messages import MAX_CHUNKS
 from edge_client.transport.pacing import MIN_CHUNK
 
 
@@ -85,5 +86,6 @@ class Conduct:
         """Return how many messages a device may send: two uploads, the last one late, in the smallest chunks, and as
         many besides as the plan says."""
         member = self._members.joined.get(device)
-        chunks = 0 if member is None else 1 + self._method.upload_limit(member) // MIN_CHUNK
+        # However many records it claims to have, and however large an upload of them may be.
+        chunks = 0 if member is None else min(MAX_CHUNKS, 1 + self._method.upload_limit(member) // MIN_CHUNK)
         return self._plan.message_limit + 2 * chunks

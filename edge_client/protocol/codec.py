@@ -7,7 +7,7 @@ struct that belongs to the topic. Whatever fails is a `ProtocolError` with one l
 
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgpack
 import msgspec
@@ -24,6 +24,9 @@ SHORT = 4096
 """Bytes of a message that are quickly compared, and may be remembered."""
 MAX_ELEMENTS = 65_536
 """Entries of any list or map; the longest is that of the chunks still missing."""
+MAX_ARRAYS, MAX_DIMENSIONS = 256, 4
+"""Arrays of a body, and lengths of a shape. Lists and maps in place of an array's bytes would cost 60 times as much
+memory."""
 
 FP32 = 4
 """Bytes of the numbers that the payload ledger counts."""
@@ -71,7 +74,7 @@ def decode_arrays(body: bytes, limit: int = MAX_BODY) -> Arrays:
     Raises `ProtocolError` when it is longer than `limit` or any shape does not match its bytes.
     """
     arrays: Arrays = {}
-    for name, wire in _convert(_unpack(body, limit), dict[str, Array]).items():
+    for name, wire in _convert(_unpack_body(body, limit), dict[str, Array]).items():
         dtype = np.dtype(wire.dtype)
         expected = dtype.itemsize
         for length in wire.shape:  # Python integers: no overflow can make a huge shape look small
@@ -100,11 +103,33 @@ def digest(body: bytes) -> bytes:
 
 
 def _unpack(data: bytes, limit: int) -> object:
+    return _unpacked(data, limit, max_array_len=MAX_ELEMENTS, max_map_len=MAX_ELEMENTS, object_pairs_hook=_map)
+
+
+def _unpack_body(data: bytes, limit: int) -> object:
+    """Read a body, which may be a thousand times as long as a message, so it must not be made of small values: each
+    array is a map with one list, its shape, and one more map is around them."""
+    left = 2 * MAX_ARRAYS + 1
+
+    def counted(values: list[object]) -> list[object]:
+        nonlocal left
+        if (left := left - 1) < 0:
+            raise ValueError("more lists and maps than arrays have")
+        return values
+
+    def mapped(pairs: list[tuple[object, object]]) -> dict[object, object]:
+        counted([])
+        return _map(pairs)
+
+    return _unpacked(data, limit, max_array_len=MAX_DIMENSIONS, max_map_len=MAX_ARRAYS, list_hook=counted,
+                     object_pairs_hook=mapped)  # fmt: skip
+
+
+def _unpacked(data: bytes, limit: int, **limits: Any) -> object:
     if len(data) > limit:
         raise ProtocolError(f"message of {len(data)} bytes is over the limit of {limit}")
     try:
-        return msgpack.unpackb(data, raw=False, strict_map_key=True, object_pairs_hook=_map,
-                               max_array_len=MAX_ELEMENTS, max_map_len=MAX_ELEMENTS)  # fmt: skip
+        return msgpack.unpackb(data, raw=False, strict_map_key=True, **limits)
     # The unpacker reports its own errors, bad UTF-8, unhashable keys and excessive nesting by different types.
     except (msgpack.UnpackException, ValueError, TypeError, RecursionError) as error:
         raise ProtocolError(f"not msgpack: {type(error).__name__}") from None

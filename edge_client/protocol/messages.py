@@ -24,9 +24,14 @@ it never will."""
 
 MAX_EVALUATIONS = 20_000
 """Evaluations that a device may report of one round."""
+MAX_ENTRIES = 64
+"""Stages, tallies and reasons that it may name in one report: far more than there are, far fewer than fit."""
 
 COMPLETED = "completed"
 """The reason of an end after all rounds; any other says what went wrong."""
+
+MAX_CHUNKS = 65_536
+"""Chunks of one body."""
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"  # "$" would let a line break follow
 Name = Annotated[str, Meta(pattern=NAME)]
@@ -35,7 +40,7 @@ Instance = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}\Z")]
 Count = Annotated[int, Meta(ge=0, le=2**32)]
 Text = Annotated[str, Meta(max_length=300)]
 Rate = Annotated[float, Meta(ge=0.0, le=1e15)]
-Ago = Annotated[float, Meta(ge=0.0, le=1e9)]
+Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]  # neither NaN nor infinite
 Digest = Annotated[bytes, Meta(min_length=8, max_length=8)]
 
 
@@ -81,7 +86,7 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     round: Count
     state: Literal["nothing", "unseen", "partial", "accepted", "rejected", "closed", "pending", "follows", "gone"]
-    missing: Annotated[tuple[Count, ...], Meta(max_length=65_536)] = ()
+    missing: Annotated[tuple[Count, ...], Meta(max_length=MAX_CHUNKS)] = ()
 
 
 class Welcome(Header, frozen=True, kw_only=True):
@@ -128,8 +133,8 @@ class RoundState(Header, frozen=True, kw_only=True, omit_defaults=True):
 class Chunk(Header, frozen=True, kw_only=True):
     """`up/<device>/<round>/<index>`, `bc/<round>/<index>` and `dn/<device>/bc/<round>/<index>`: a slice of a body."""
 
-    index: Annotated[int, Meta(ge=0, le=65_535)]
-    chunks: Annotated[int, Meta(ge=1, le=65_536)]
+    index: Annotated[int, Meta(ge=0, le=MAX_CHUNKS - 1)]
+    chunks: Annotated[int, Meta(ge=1, le=MAX_CHUNKS)]
     size: Annotated[int, Meta(ge=1)]
     digest: Digest
     data: bytes
@@ -204,9 +209,9 @@ class Telemetry(Header, frozen=True, kw_only=True):
 
     outcome: Literal["completed", "late", "rejected", "missed", "idle"]
     detail: Text = ""
-    spent_s: dict[Name, float]
-    spans_s: dict[Name, tuple[Ago, Ago]] = {}
-    tallies: tuple[Tally, ...]
+    spent_s: Annotated[dict[Name, Seconds], Meta(max_length=MAX_ENTRIES)]
+    spans_s: Annotated[dict[Name, tuple[Seconds, Seconds]], Meta(max_length=MAX_ENTRIES)] = {}
+    tallies: Annotated[tuple[Tally, ...], Meta(max_length=MAX_ENTRIES)]
     evaluations: Annotated[tuple[Evaluation, ...], Meta(max_length=MAX_EVALUATIONS)]
-    ignored: dict[Name, Count]
+    ignored: Annotated[dict[Name, Count], Meta(max_length=MAX_ENTRIES)]
     state_sha256: Annotated[str, Meta(max_length=64)]

@@ -26,6 +26,7 @@ INSTANCES = st.binary(min_size=4, max_size=4).map(bytes.hex)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 DIGESTS = st.binary(min_size=8, max_size=8)
 RATES = st.floats(0, 1e15)
+SECONDS = st.floats(0, 1e9)
 FINITE = st.floats(allow_nan=False)
 
 HEADER = {"run": NAMES, "round": COUNTS, "device": NAMES, "seq": COUNTS}
@@ -124,7 +125,8 @@ BY_TYPE: dict[type[Header], st.SearchStrategy[Header]] = {
         **HEADER,
         outcome=st.sampled_from(["completed", "late", "rejected", "missed", "idle"]),
         detail=TEXTS,
-        spent_s=st.dictionaries(NAMES, FINITE, max_size=5),
+        spent_s=st.dictionaries(NAMES, SECONDS, max_size=5),
+        spans_s=st.dictionaries(NAMES, st.tuples(SECONDS, SECONDS), max_size=5),
         tallies=st.lists(TALLIES, max_size=4).map(tuple),
         evaluations=st.lists(EVALUATIONS, max_size=3).map(tuple),
         ignored=st.dictionaries(NAMES, COUNTS, max_size=5),

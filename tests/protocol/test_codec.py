@@ -96,6 +96,24 @@ def test_undefined_figures_travel_as_nan() -> None:
     assert np.isnan(back.evaluations[0].auroc)
 
 
+@pytest.mark.parametrize("spent", [float("nan"), float("inf"), -1.0])
+def test_seconds_that_are_none_are_refused(spent: float) -> None:
+    """A study has no room for them: the server could not write them down."""
+    told = SAMPLES[-1]
+    assert isinstance(told, Telemetry)
+    assert "spent_s" in refused(encode(msgspec.structs.replace(told, spent_s={"train": spent})), Telemetry)
+
+
+def test_a_report_that_names_more_than_there_is_is_refused() -> None:
+    """Each stage is a row of the study."""
+    told = SAMPLES[-1]
+    many = {f"stage-{number}": 1.0 for number in range(65)}
+    tallies = (Tally(direction="up", kind="upload"),) * 65
+    for field, value in {"spent_s": many, "spans_s": dict.fromkeys(many, (1.0, 0.0)), "tallies": tallies,
+                         "ignored": dict.fromkeys(many, 1)}.items():  # fmt: skip
+        assert field in refused(encode(msgspec.structs.replace(told, **{field: value})), Telemetry)
+
+
 # ---- what is not -----------------------------------------------------------------------------------------------------
 
 
@@ -261,6 +279,32 @@ def test_a_huge_claimed_length_costs_nothing(claim: Claim) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 2_000_000
+
+
+LISTS = b"\xdc\xff\xff" + b"\x90" * 65_535
+MAPS = b"\xde\x01\x00" + b"".join(b"\xa2%02x\x80" % number for number in range(256))
+SHORT_LISTS = b"\x94\x90\x90\x90" * 300 + b"\x90" * 301
+SMALL = {"lists": b"\x81\xa1x\x9f" + LISTS * 15, "short lists": b"\x81\xa1x" + SHORT_LISTS,
+         "maps": b"\x84" + b"".join(b"\xa1" + name + MAPS for name in (b"a", b"b", b"c", b"d"))}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_a_body_of_small_values_costs_no_more_memory_than_its_bytes(kind: str) -> None:
+    """A list of no length is one byte on the wire and 64 in memory."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError, match="not msgpack: ValueError"):
+            decode_arrays(SMALL[kind])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < len(SMALL[kind]) + 200_000
+
+
+def test_a_body_has_room_for_many_arrays() -> None:
+    arrays = {f"layer-{number}": np.full((1, 1, 1, 2), number, np.float32) for number in range(256)}
+    back = decode_arrays(encode_arrays(arrays))
+    assert back.keys() == arrays.keys() and all((back[name] == arrays[name]).all() for name in arrays)
 
 
 @pytest.mark.parametrize("depth", [400, 1_000, 10_000, MAX_MESSAGE - 1])
