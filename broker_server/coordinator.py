@@ -200,6 +200,8 @@ class Coordinator:
         told = self._standing(join)
         answer: list[Action] = [self._herald.welcome(join, self._last_round_of(join), told)]
         if told.state == "follows":
+            if self._herald.has_sent_again(join.device):  # a connection may break, but not without end
+                self._conduct.useless(join.device, "broadcast_again")
             answer += self._herald.catch_up(join.device, slowest(join.down_rate))
         return answer + self.tick(now)
 

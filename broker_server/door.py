@@ -23,6 +23,7 @@ class Door:
                  counts: Counter[str]) -> None:  # fmt: skip
         self._plan, self._method, self._herald, self._members, self._counts = plan, method, herald, members, counts
         self._told_of_strangers = False
+        self._strangers = 0  # that asked to join
 
     def refusal(self, join: Join, now: float) -> list[Action]:
         """Return what to tell whom instead of letting a device in; nothing if it may come in now."""
@@ -36,13 +37,17 @@ class Door:
         return []
 
     def stranger(self, join: Join | None) -> list[Action]:
-        """Have no room for one more name; tell it if it asks to join, and a person once."""
+        """Have no room for one more name; tell a person once, and the first of them that ask to join: whoever invents
+        names without end must not have the server speak without end."""
         told: list[Action] = []
         if not self._told_of_strangers:
             self._told_of_strangers = True
             told.append(Note(f"more than {self._members.room} device names have appeared: no new one is let in; "
                              "does the broker let strangers write?"))  # fmt: skip
-        return told if join is None else [*told, self._herald.no_room(join)]
+        if join is None or self._strangers >= self._members.room:
+            return told
+        self._strangers += 1
+        return [*told, self._herald.no_room(join)]
 
     def heard(self, presence: Presence, now: float) -> tuple[list[Action], list[Join]]:
         """Settle what the holder of a name decides by a sign of life, or by going."""

@@ -34,6 +34,8 @@ class Herald:
         # Devices that join again are welcomed again; then numbers, and so the sizes of messages, are as they were.
         self._seq = max(0, start.seq - 1 - plan.devices) if start.completed else 0
         self._broadcast: tuple[Chunk, ...] = ()
+        self._encoded: tuple[bytes, ...] = ()  # of these chunks: however many ask for them again, they are here once
+        self._sent_again: set[str] = set()
         self._payload = 0
 
     @property
@@ -67,8 +69,8 @@ class Herald:
         first = self._broadcast[0]
         message = RoundState(run=self._plan.name, round=round, device=SERVER, seq=self._number(), state="closed",
                              chunks=first.chunks, size=first.size, digest=first.digest)  # fmt: skip
-        chunks = [self._chunk(topics.broadcast(self._plan.run, round, c.index), c, listeners) for c in self._broadcast]
-        return [self._announce(message, audience), *chunks]
+        places = [topics.broadcast(self._plan.run, round, chunk.index) for chunk in self._broadcast]
+        return [self._announce(message, audience), *self._send(places, listeners)]
 
     def _cut(self, round: int, arrays: Arrays, rate: float | None) -> None:
         """Cut a broadcast into chunks, and keep them."""
@@ -76,15 +78,19 @@ class Herald:
         size = min(self._plan.chunk_size, chunk_size(rate))
         self._broadcast = tuple(split(encode_arrays(arrays), size, run=self._plan.name, round=round, device=SERVER,
                                       seq=self._number))  # fmt: skip
+        self._encoded, self._sent_again = tuple(encode(chunk) for chunk in self._broadcast), set()
+
+    def has_sent_again(self, device: str) -> bool:
+        """Whether the last broadcast was sent to this device alone already."""
+        return device in self._sent_again
 
     def catch_up(self, device: str, rate: float | None = None) -> list[Publish]:
         """Send the last broadcast again, to one device that was away and hears `rate` bits/s."""
         run, start = self._plan.run, self._plan.start
         if not self._broadcast:  # an earlier life of this server sent it
             self._cut(start.completed, start.packed or start.broadcast or {}, rate)
-        return [
-            self._chunk(topics.catch_up(run, device, c.round, c.index), c, (device,)) for c in self._broadcast
-        ]  # fmt: skip
+        self._sent_again.add(device)
+        return self._send([topics.catch_up(run, device, c.round, c.index) for c in self._broadcast], (device,))
 
     def welcome(self, join: Join, round: int, standing: Standing) -> Publish:
         plan = self._plan
@@ -132,7 +138,10 @@ class Herald:
         self._ledger.sent((device,), "control", len(data))
         return Publish(topics.down(self._plan.run, device, verb), data)
 
-    def _chunk(self, topic: str, chunk: Chunk, listeners: Iterable[str]) -> Publish:
-        data = encode(chunk)
-        self._ledger.sent(listeners, "broadcast", len(data), self._payload if chunk.index == 0 else 0)
-        return Publish(topic, data)
+    def _send(self, places: Iterable[str], listeners: tuple[str, ...]) -> list[Publish]:
+        """Send the chunks of the last broadcast under these topics."""
+        payload = self._payload
+        for data in self._encoded:
+            self._ledger.sent(listeners, "broadcast", len(data), payload)
+            payload = 0  # it travels once, in however many chunks
+        return [Publish(place, data) for place, data in zip(places, self._encoded, strict=True)]
