@@ -7,11 +7,13 @@ import traceback
 from asyncio import CancelledError
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from edge_client.errors import GcaError
+from edge_client.errors import ConfigError, EnvironmentFault, GcaError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from edge_client.csv_records import Columns
     from edge_client.protocol.messages import Telemetry
     from edge_client.records import Records
@@ -34,9 +36,14 @@ fifths of the normal records. The password is read from GCA_PASSWORD.
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see {self.prog} --help")
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the command's arguments."""
-    command = argparse.ArgumentParser(
+    command = _Parser(
         prog="gca device", description="Take part in a federation as one device.", epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
@@ -56,8 +63,8 @@ def parser() -> argparse.ArgumentParser:
     add("--ca-file", metavar="FILE", help="PEM file of the CA that signed the broker's certificate")
     add("--cert", metavar="FILE", help="PEM file of this device's certificate, for a broker that asks who it is")
     add("--key", metavar="FILE", help="PEM file of its key")
-    add("--up-rate", type=float, default=0.0, metavar="BIT/S", help="uplink of this device, if known")
-    add("--down-rate", type=float, default=0.0, metavar="BIT/S", help="downlink of this device, if known")
+    add("--up-rate", type=_rate, default=0.0, metavar="BIT/S", help="uplink of this device, if known")
+    add("--down-rate", type=_rate, default=0.0, metavar="BIT/S", help="downlink of this device, if known")
     add("--keepalive", type=int, metavar="S", help="MQTT keepalive (default: from the rates, 60 if unknown)")
     add("--chunk-size", type=int, metavar="BYTES",
         help="most bytes of an upload in one message (default: from the rates, 65536 if unknown)")  # fmt: skip
@@ -78,10 +85,12 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one device to the end of its run; return the exit code."""
-    command = parser()
-    arguments = command.parse_args(argv)
-    _check(command, arguments)
+    debug = bool(os.environ.get("GCA_DEBUG"))
     try:
+        command = parser()
+        arguments = command.parse_args(argv)
+        debug = debug or arguments.debug
+        _check(command, arguments)
         _write_scaler(arguments) if arguments.write_scaler else _run(arguments)
         sys.stdout.flush()
     except (KeyboardInterrupt, CancelledError):  # cancelled: SIGTERM, the same as Ctrl-C
@@ -91,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        if arguments.debug or os.environ.get("GCA_DEBUG"):
+        if debug:
             traceback.print_exc()
         if isinstance(error, GcaError):
             print(f"error: {error}", file=sys.stderr)
@@ -103,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check(command: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Leave with a line on usage unless the options go together."""
+    """Raise `ConfigError` unless the options go together."""
     if arguments.csv is None:
         for option in ("label", "normal", "drop", "scaler", "write_scaler"):
             if getattr(arguments, option) is not None:
@@ -153,11 +162,9 @@ def _run(arguments: argparse.Namespace) -> None:
     from dataclasses import replace
 
     import msgspec
-    import numpy as np
 
     from edge_client.clock import RealClock
     from edge_client.device import Device, live
-    from edge_client.errors import ConfigError
     from edge_client.kept_state import kept_state
     from edge_client.offload import into
     from edge_client.private_seeds import Secrets, read_secret
@@ -175,6 +182,10 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.id == SERVER:
         raise ConfigError(f"--id {SERVER}: that is the server's own name; give this device another")
     pace = _pace(arguments)
+    if arguments.model is not None and not os.access(arguments.model.parent, os.W_OK):  # not after hours of training
+        raise EnvironmentFault(
+            f"{arguments.model}: cannot be written there; give a file in a folder of yours as --model"
+        )
     records = _records(arguments)
     state = kept_state(arguments.state, arguments.run, arguments.id) if arguments.state else None
     own = state.secret if state else os.urandom(32)
@@ -207,7 +218,7 @@ def _run(arguments: argparse.Namespace) -> None:
                   flush=True)  # fmt: skip
             ended = await live(device)
         if arguments.model is not None:
-            np.savez(arguments.model, parameters=ended.parameters)
+            _write_model(arguments.model, ended.parameters)
         assert session.end is not None
         if session.end.reason != COMPLETED:
             raise GcaError(
@@ -221,6 +232,18 @@ def _run(arguments: argparse.Namespace) -> None:
     asyncio.run(until_told_to_stop(take_part()))
 
 
+def _write_model(path: Path, parameters: "np.ndarray") -> None:
+    import io
+
+    import numpy as np
+
+    from edge_client.atomic import write_atomically
+
+    content = io.BytesIO()
+    np.savez(content, parameters=parameters)
+    write_atomically(path, content.getvalue(), "model")
+
+
 def _line(telemetry: "Telemetry") -> str:
     """Say what a round brought."""
     last = telemetry.evaluations[-1] if telemetry.evaluations else None
@@ -229,9 +252,15 @@ def _line(telemetry: "Telemetry") -> str:
     return f"round {telemetry.round}: {outcome}{judged}" + (f" ({telemetry.detail})" if telemetry.detail else "")
 
 
+def _rate(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number; give bits per second, such as 20000") from None
+
+
 def _pace(arguments: argparse.Namespace) -> dict[str, int]:
     """Return chunk size and keepalive as given, or as the rates ask for; raises `ConfigError` for impossible ones."""
-    from edge_client.errors import ConfigError
     from edge_client.protocol.chunks import MAX_CHUNK
     from edge_client.transport import pacing
 

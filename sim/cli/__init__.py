@@ -16,6 +16,9 @@ def main() -> None:
         raise SystemExit(device(words[1:]))
     try:
         from sim.cli.app import run
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        raise SystemExit(130) from None
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "click", "rich"):
             raise
@@ -44,4 +47,6 @@ def needs(words: list[str], package: str) -> str:
 
     command = " ".join(["gca", *words[:1]])
     extra = "server" if words[:1] in (["server"], ["broker"]) else "sim"
-    return f"{command} needs {package}, which is not installed; install all it needs: {pip_install(extra)}"
+    lacking = f"{command} needs {package}, which is not installed; install all it needs: {pip_install(extra)}"
+    named = words and not words[0].startswith("-")
+    return lacking if named else f"{lacking}; without it there are gca device --help and gca doctor --help"

@@ -48,6 +48,19 @@ def test_a_command_without_typer_names_the_mend() -> None:
     )
 
 
+@pytest.mark.parametrize("words", [(), ("--help",)])
+def test_without_typer_the_help_says_what_there_is(words: tuple[str, ...]) -> None:
+    done = gca(*words, preamble=LACKS.format(name="typer"))
+    assert done.returncode == 3
+    assert done.stderr.endswith("; without it there are gca device --help and gca doctor --help\n")
+
+
+def test_ctrl_c_while_the_program_loads_is_a_word_and_no_traceback() -> None:
+    class_ = "class Struck:\n    def find_spec(self, name, *_):\n        if name == 'typer': raise KeyboardInterrupt"
+    done = gca("plan", preamble=f"import sys\n{class_}\nsys.meta_path.insert(0, Struck())")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 @pytest.mark.parametrize("words", [("device", "--help"), ("--debug", "device", "--help")])
 def test_a_device_needs_no_typer(words: tuple[str, ...]) -> None:
     done = gca(*words, preamble=LACKS.format(name="typer"))

@@ -61,12 +61,21 @@ async def test_two_devices_with_csv_files_learn_to_tell_faults(tmp_path: Path) -
         (["--csv", "d.csv", "--normal", "ok"], "give --label"),
         (["--csv", "d.csv", "--scaler", "a", "--write-scaler", "b"], "give one of them"),
         (["--csv", "d.csv", "--broker", "mqtt://h"], "required: --run, --id"),
+        (["--data", "d.npz", "--up-rate", "20kbit"], "'20kbit' is no number; give bits per second"),
     ],
 )
 def test_options_that_do_not_go_together_are_a_line_on_usage(capsys, words: list[str], told: str) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    assert end.value.code == 2 and told in capsys.readouterr().err
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and told in line and line.endswith("; see gca device --help")
+
+
+def test_a_model_that_could_not_be_written_is_refused_before_the_run(tmp_path: Path, capsys) -> None:
+    model = tmp_path / "missing" / "model.npz"
+    words = ["--broker", "mqtt://localhost:1", "--run", "r", "--id", "d", "--data", "d.npz", "--model", str(model)]
+    assert main(words) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {model}: cannot be written there")
 
 
 def test_an_unusable_file_ends_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
