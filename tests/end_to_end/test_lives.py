@@ -119,7 +119,7 @@ async def test_whoever_is_killed_goes_on_where_it_was(
     """The server is killed, then a device, then both at once."""
     config = (*CONFIG, f"method={method}")
     async with open_broker(kind) as broker, AsyncExitStack() as stack:
-        shelf = Shelf(broker, tmp_path / "shelf", stack, config, dict(zip(NAMES, records, strict=False)))
+        shelf = Shelf(broker, tmp_path, stack, config, dict(zip(NAMES, records, strict=False)))
         await shelf.serve()
         for name in NAMES:
             await shelf.start(name)
