@@ -39,14 +39,15 @@ class Checkpoint:
     state: ModelState
 
 
-def save(path: Path, kept: Checkpoint) -> None:
-    """Write a checkpoint in place of an earlier one; raises `EnvironmentFault` when the disk refuses."""
+def save(path: Path, kept: Checkpoint, mode: int = 0o666) -> None:
+    """Write a checkpoint in place of an earlier one, with these permissions less the umask; raises `EnvironmentFault`
+    when the disk refuses."""
     state = kept.state
     counts = (kept.round, kept.holds, kept.seq, state.encoder_steps, state.decoder_steps, state.epochs)
     vectors = {name: getattr(state, name) for name in VECTORS}
     content = io.BytesIO()
     np.savez(content, whose=np.array([kept.run, kept.device]), counts=np.array(counts, np.int64), **vectors)
-    write_atomically(path, content.getbuffer(), "checkpoint")
+    write_atomically(path, content.getbuffer(), "checkpoint", mode)
 
 
 def load(path: Path) -> Checkpoint:

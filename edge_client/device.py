@@ -17,7 +17,7 @@ from typing import Literal, ParamSpec, TypeVar
 from edge_client.checkpoint import Checkpoint
 from edge_client.clock import Clock
 from edge_client.cohort import EVERYONE, takes_part
-from edge_client.errors import GcaError, ProtocolError, in_words
+from edge_client.errors import ConfigError, GcaError, ProtocolError, in_words
 from edge_client.evaluation import Evaluator, Instants
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.methods.base import DeviceMethod
@@ -222,6 +222,7 @@ class _Work:
     async def begin(self) -> None:
         """Take up the state that this device starts with: the one it kept, or that before round 1."""
         if (kept := self.device.resume(self.welcome)) is not None:
+            self._check_kept(kept.state)
             self.holds, self.state = kept.holds, kept.state
             self.cut_short = kept.round + 1 if self.device.session.mail.standing(kept.round + 1) == "accepted" else None
             return
@@ -229,6 +230,16 @@ class _Work:
         self.state = await self.do("initialisation", initial)
         if self.device.keeps_start:
             await self.keep(self.welcome.round)
+
+    def _check_kept(self, state: ModelState) -> None:
+        """Raise `ConfigError` for a state of another model: of records of another width."""
+        if len(state.parameters) != (wanted := self.trainer.parameter_count):
+            width = self.device.records.samples.shape[1]
+            raise ConfigError(
+                f"device {self.device.session.who.device}: the state that it kept is of a model of "
+                f"{len(state.parameters)} parameters, where records of {width} features need one of {wanted}: "
+                "give the records that it was made from, or delete it"
+            )
 
     async def keep(self, round: int) -> None:
         """Write down what this device could go on from, if it is time for that."""

@@ -3,6 +3,8 @@ Each has one outcome that is told."""
 
 import ast
 import asyncio
+import errno
+import os
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -87,21 +89,26 @@ def test_a_state_goes_on_in_whatever_life_of_its_server(tmp_path: Path, life: st
     first = kept_state(tmp_path / "state", "shelf", "pi-1")
     assert first.kept is None and first.unsure_of == 0 and first.resume(welcome(life)) is None
     first.save(checkpoint())
-    (tmp_path / "state" / ".shelf.pi-1.npz.4711").write_bytes(b"half of a state, whose writer was killed")
+    first.close()
+    for half in (".shelf.pi-1.npz.4711", ".shelf.pi-1.secret.4711"):
+        (tmp_path / "state" / half).write_bytes(b"half of a file, whose writer was killed")
     again = kept_state(tmp_path / "state", "shelf", "pi-1")
     assert again.secret == first.secret and again.unsure_of == 4
     kept = again.resume(welcome(life))
     assert kept is not None and kept.round == 3 and kept.state.parameters.tolist() == [0, 1, 2, 3]
-    (secret,) = (tmp_path / "state").glob("*.secret")
-    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "state").iterdir()}
+    assert modes["shelf.pi-1.npz"] == modes["shelf.pi-1.secret"] == 0o600 and len(modes) == 3
     again.drop()
     assert list((tmp_path / "state").iterdir()) == []
 
 
 def test_a_state_of_another_run_is_refused_and_its_secret_serves_no_second_one(tmp_path: Path) -> None:
     first = kept_state(tmp_path, "shelf", "pi-1")
-    assert kept_state(tmp_path, "shelf", "pi-1").secret != first.secret  # nothing was kept that needs it
-    first.save(checkpoint())
+    first.close()
+    second = kept_state(tmp_path, "shelf", "pi-1")
+    assert second.secret != first.secret  # nothing was kept that needs it
+    second.save(checkpoint())
+    second.close()
     with pytest.raises(
         ConfigError, match=r"is of shelf.5f0c21aa, the server runs shelf.00000000: another run .*delete"
     ):
@@ -112,6 +119,7 @@ def test_a_state_of_another_run_is_refused_and_its_secret_serves_no_second_one(t
 def test_what_is_damaged_says_what_to_delete(tmp_path: Path, harm: str) -> None:
     kept = kept_state(tmp_path, "shelf", "pi-1")
     kept.save(checkpoint(device="pi-2" if harm == "another's" else "pi-1"))
+    kept.close()
     (secret,) = tmp_path.glob("*.secret")
     match harm:
         case "state":
@@ -122,6 +130,43 @@ def test_what_is_damaged_says_what_to_delete(tmp_path: Path, harm: str) -> None:
             secret.write_bytes(b"x" * 31)
     with pytest.raises(EnvironmentFault, match="delete"):
         kept_state(tmp_path, "shelf", "pi-1")
+
+
+def test_two_processes_of_one_device_do_not_share_a_state(tmp_path: Path) -> None:
+    """The second would draw another secret in place of the first one's, and sweep up what that is writing."""
+    first = kept_state(tmp_path, "shelf", "pi-1")
+    half = tmp_path / ".shelf.pi-1.npz.4711"
+    half.write_bytes(b"being written")
+    with pytest.raises(EnvironmentFault, match="another process of pi-1 uses it"):
+        kept_state(tmp_path, "shelf", "pi-1")
+    (secret,) = tmp_path.glob("*.secret")
+    assert secret.read_bytes() == first.secret and half.exists()
+    assert kept_state(tmp_path, "shelf", "pi-2").kept is None  # others may keep theirs in the same folder
+    first.drop()
+    kept_state(tmp_path, "shelf", "pi-1").drop()
+
+
+def test_a_state_that_cannot_be_deleted_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = kept_state(tmp_path, "shelf", "pi-1")
+    kept.save(checkpoint())
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(EnvironmentFault, match="Read-only file system; the run is complete"):
+        kept.drop()
+
+
+async def test_a_state_of_records_of_another_width_is_refused_at_both_ends() -> None:
+    federation = Federation()
+    other = checkpoint(f"{PLAN.name}", "d", 0)
+    real = federation.device
+    hurt = replace(federation.device("d"), resume=lambda welcome: other)
+    federation.device = lambda name, **more: hurt if name == "d" else real(name, **more)  # type: ignore[method-assign]
+    with pytest.raises(ConfigError, match=r"device d: .* is of a model of 4 parameters, where records of \d+ features"):
+        await federation.run()
+    assert any("d failed: device d: the state that it kept" in note for note in federation.told.notes)
 
 
 def test_a_folder_for_no_state_is_told_before_anything_is_connected(tmp_path: Path, capsys) -> None:
