@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from edge_client.errors import EnvironmentFault, ProtocolError, pip_install
-from edge_client.protocol.codec import Arrays, decode_arrays, encode_arrays
+from edge_client.protocol.codec import MAX_BODY, Arrays, decode_arrays, encode_arrays
 
 LEVEL = 3
 """The library's default; higher ones take a small board seconds for a model."""
@@ -33,7 +33,8 @@ class Zstd:
         library = _library()
         reader = library.ZstdDecompressor(max_window_size=WINDOW).stream_reader(BytesIO(arrays[FRAME].tobytes()))
         try:
-            body = reader.read(limit + 1)  # a frame may promise little and hold much: never read beyond the limit
+            # A frame may promise little and hold much: never read beyond the limit, which may be far beyond memory too.
+            body = reader.read(min(limit, MAX_BODY) + 1)
         except library.ZstdError as error:
             raise ProtocolError(f"not a Zstandard frame: {error}"[:200]) from None
         return decode_arrays(body, limit)

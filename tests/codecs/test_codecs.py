@@ -96,6 +96,12 @@ def test_a_frame_that_unfolds_to_more_than_the_limit_is_refused() -> None:
         codec_named("float32+zstd").unpack(bomb, 100_000)
 
 
+def test_a_limit_beyond_all_memory_takes_none() -> None:
+    """It follows from what a device claims to have."""
+    packed = codec_named("float32+zstd").pack({"x": LATENTS})
+    assert codec_named("float32+zstd").unpack(packed, 2**60)["x"].tobytes() == LATENTS.tobytes()
+
+
 @pytest.mark.parametrize(
     "hostile",
     [{}, {"x": VECTOR}, {FRAME: VECTOR}, {FRAME: np.frombuffer(b"no frame at all", np.uint8)},
