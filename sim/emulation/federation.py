@@ -5,7 +5,6 @@ import json
 from collections import deque
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -125,8 +124,7 @@ class _Emulation:
                 await self._unless_failed(_either(server.listening.wait(), serving))
                 self._start_devices(up.ports)
                 outcome = await self._unless_failed(serving)
-                with nullcontext() if outcome.completed else suppress(GcaError):  # why it ended early is to be told
-                    await self._devices_done()
+                await self._devices_done(outcome.completed)
             except (Exception, asyncio.CancelledError) as error:
                 server.abort(in_words(error) if isinstance(error, Exception) else "interrupted")  # tells all at once
                 if self._network_is_dead and self.federation.broker is None:  # our own broker died with it
@@ -228,13 +226,15 @@ class _Emulation:
         elif not self._running:
             self._all_done.set()
 
-    async def _devices_done(self) -> None:
-        """Wait until every device has written its model and gone."""
+    async def _devices_done(self, completed: bool) -> None:
+        """Wait until every device has written its model and gone; after a run that ended early they need not all get
+        there."""
         try:
             patience = max(FAREWELL_S, self.federation.plan.patience_s)  # their links may be slow to the last byte
             await asyncio.wait_for(self._unless_failed(self._all_done.wait()), patience)
         except TimeoutError:
-            raise GcaError(f"devices {sorted(self._running)} do not end although the run has") from None
+            if completed:  # else it is to be told why the run ended early
+                raise GcaError(f"devices {sorted(self._running)} do not end although the run has") from None
 
     # ---- the wire ledger ----------------------------------------------------------------------------------------
 

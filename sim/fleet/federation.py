@@ -8,7 +8,6 @@ arithmetic; on any other loop it takes as long as with processes.
 import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -139,8 +138,7 @@ class _Fleet:
             for number in federation.order or range(len(federation.shards)):
                 devices.append(self._start(federation.shards[number], clock, training, server))
             outcome: Outcome = await self._unless_failed(serving)
-            with nullcontext() if outcome.completed else suppress(GcaError):  # why it ended early is to be told
-                await self._done(devices, outcome.completed)
+            await self._done(devices, outcome.completed)
             if self._work.refusal is not None:
                 raise self._work.refusal
         except (Exception, asyncio.CancelledError) as error:
@@ -218,7 +216,8 @@ class _Fleet:
         try:
             await asyncio.wait_for(gone, None if endless else patience)
         except TimeoutError:
-            raise _not_ended(devices) from None
+            if completed:  # else it is to be told why the run ended early
+                raise _not_ended(devices) from None
 
     def _give_up_later(
         self, loop: VirtualLoop, devices: "Sequence[asyncio.Task[None]]", before: Mapping[str, LinkCounters]
