@@ -74,7 +74,7 @@ async def examine_broker(where: "Endpoint", sizes: Sequence[int] = PROBES) -> li
             found.append(Finding("broker", "ok", f"{where} answers"))
             found += await _Probe(transport, f"gca/v1/{run}/pres/{name}").run(sizes)
     except ConnectionLost as error:
-        mend = "it ends the connection" if found else "is it running, and is the address right?"
+        mend = "it ends the connection" if found else "check that it runs and that the address is right"
         return [*found, Finding("broker", "missing", f"{error}; {mend}")]
     except GcaError as error:
         return [*found, Finding("broker", "missing", str(error))]
@@ -86,7 +86,8 @@ async def require_broker(where: "Endpoint") -> None:
     a message too large drops it without a word, and a run would wait for it."""
     for finding in await examine_broker(where, (NEEDS_MESSAGE,)):
         if finding.state == "missing":
-            raise EnvironmentFault(f"{where}: {finding.what}: {finding.detail}; look with gca doctor --broker {where}")
+            what = finding.detail if str(where) in finding.detail else f"{where}: {finding.what}: {finding.detail}"
+            raise EnvironmentFault(f"{what}; look with gca doctor --broker {where}")
 
 
 # ---- this machine --------------------------------------------------------------------------------------------------

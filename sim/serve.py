@@ -84,7 +84,8 @@ def resume_run(directory: Path, around: Around, run: str | None = None) -> int:
             journal = Journal(store, row.run, around.display)
             done = plan.start.completed
             journal.note(f"resumed: the run {f'goes on after round {done}' if done else 'begins anew'}")
-            return _carry_out(study, plan, directory, store, row.run, journal, around, row.seconds_wall or 0.0)
+            waited = row.seconds_wall or plan.start.seconds  # a server that was killed wrote down its rounds only
+            return _carry_out(study, plan, directory, store, row.run, journal, around, waited)
 
 
 def _begin(study: Study, plan: RunPlan, directory: Path, around: Around) -> int:
@@ -133,7 +134,7 @@ def _carry_out(study: Study, plan: RunPlan, directory: Path, store: StudyStore, 
             journal.close()
             store.finish(number, outcome, time.monotonic() - began, None)
     if not outcome.completed or width is None:
-        raise GcaError(f"run {plan.run} ended early: {outcome.reason}; see {directory}")
+        raise GcaError(f"run {plan.run} ended early: {outcome.reason}; go on with it: gca server --resume {directory}")
     return width
 
 

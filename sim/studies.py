@@ -33,14 +33,15 @@ def telling_where(directory: Path) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, CancelledError):
-        raise CancelledError(f"what was recorded until then is in {directory}") from None
+        raise CancelledError(f"what was recorded until then is in {directory}; --resume goes on with it") from None
 
 
 def make_directory(directory: Path) -> Path:
     """Make the folder of a study; raises `EnvironmentFault` if it cannot be made or holds something already."""
     try:
         if directory.exists() and any(directory.iterdir()):
-            raise EnvironmentFault(f"{directory}: is not empty; give a new folder as --output")
+            mend = f", or go on with the study in it: --resume {directory}" if (directory / STUDY).is_file() else ""
+            raise EnvironmentFault(f"{directory}: is not empty; give a new folder as --output{mend}")
         (directory / "models").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise EnvironmentFault(

@@ -6,6 +6,7 @@ the next slice only when the socket has taken the last one, so a slow client cos
 
 import asyncio
 import logging
+import os
 import socket
 import ssl as tls
 import sys
@@ -78,8 +79,9 @@ class TcpBroker:
                 lambda: _Peer(self, next(self._ids)), host, port, ssl=ssl, backlog=_BACKLOG
             )
         except OSError as error:
-            why = error.strerror or error
-            raise EnvironmentFault(f"cannot listen on {host}:{port}: {why}; choose another address") from error
+            number = error.errno or 0  # below zero for a name that cannot be resolved
+            why = os.strerror(number) if number > 0 else error.strerror or error  # asyncio's text has the address again
+            raise EnvironmentFault(f"cannot listen on {host}:{port}: {why}; choose another host or port") from error
         self._ticking = loop.create_task(self._tick_for_ever(), name="broker tick")
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound

@@ -266,8 +266,13 @@ def _cannot_connect(where: Endpoint, error: aiomqtt.MqttError) -> Exception:
         return EnvironmentFault(f"the broker at {where} refuses this client: {why}; {mend}")
     if "certificate" in why.lower() or "alert unknown ca" in why.lower():
         return EnvironmentFault(_certificate(where, why))
-    if where.cert_file is not None and why == _LastWords.text:  # not every broker says that it refuses a certificate
-        why += f"; is {where.cert_file} valid, and of the CA that the broker trusts?"
+    if why == _LastWords.text:  # not every broker says what it wanted
+        if where.cert_file is not None:
+            why += f"; perhaps {where.cert_file} is not valid, or not of a CA that the broker trusts"
+        elif where.tls:
+            why += "; perhaps it wants a certificate: --cert and --key"
+        else:
+            why += f"; perhaps it wants TLS: mqtts://{where.host}"
     return ConnectionLost(f"no connection to {where}: {why}")
 
 

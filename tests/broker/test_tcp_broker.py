@@ -46,7 +46,7 @@ async def test_context_manager_starts_and_closes() -> None:
 
 async def test_occupied_port_is_named() -> None:
     async with TcpBroker() as broker:
-        with pytest.raises(EnvironmentFault, match=f"127.0.0.1:{broker.port}"):
+        with pytest.raises(EnvironmentFault, match=f"127.0.0.1:{broker.port}: Address already in use; choose"):
             await TcpBroker().start(port=broker.port)
 
 

@@ -11,7 +11,9 @@ import pytest
 from brokers import MOSQUITTO, PATIENCE, open_broker, skip_without_mosquitto
 from end_to_end_tools import gca, wait_for
 
+from edge_client.errors import EnvironmentFault
 from sim.cli.app import app
+from sim.studies import make_directory
 
 COMMANDS = tuple(str(command.name or command.callback.__name__) for command in app.registered_commands)
 HEAVY = ("torch", "numpy", "sklearn", "msgspec", "aiomqtt")
@@ -127,6 +129,12 @@ def test_usage_and_environment_have_their_exit_codes_in_the_real_command(tmp_pat
     assert full.returncode == 3
     assert "is not empty; give a new folder as --output" in error_line(full.stderr)
     assert [path.name for path in tmp_path.iterdir()] == ["kept.txt"]
+
+
+def test_a_folder_with_a_study_in_it_may_be_gone_on_with(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").touch()
+    with pytest.raises(EnvironmentFault, match=f"is not empty; .*, or go on .*: --resume {tmp_path}$"):
+        make_directory(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`gca doctor` on sick machines and beside sick brokers."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,25 @@ async def test_a_run_requires_room_for_its_largest_message() -> None:
     async with open_broker("embedded", limits=Limits(max_packet_size=66_000)) as broker:
         with pytest.raises(EnvironmentFault, match=r"66560 did not.*gca doctor --broker mqtt://"):
             await require_broker(endpoint(broker.url))
+
+
+async def test_a_run_that_finds_no_broker_says_its_address_and_the_mend_once() -> None:
+    with pytest.raises(EnvironmentFault) as caught:
+        await require_broker(endpoint("mqtt://127.0.0.1:1"))
+    told = str(caught.value)
+    assert told.startswith("no connection to mqtt://127.0.0.1:1: ") and "refused; check that it runs" in told
+    assert told.endswith("; look with gca doctor --broker mqtt://127.0.0.1:1") and told.count("127.0.0.1") == 2
+
+
+async def test_a_broker_that_speaks_tls_alone_is_guessed_at() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        (found,) = await examine_broker(endpoint(f"mqtt://127.0.0.1:{port}"))
+    assert "closed before it answered; perhaps it wants TLS: mqtts://127.0.0.1; check" in found.detail
 
 
 def test_a_bad_address_is_a_usage_error(cli) -> None:

@@ -45,7 +45,8 @@ def test_no_process_survives_the_command(tmp_path: Path, sent: signal.Signals) -
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family))
     if sent != signal.SIGKILL:
         assert run.returncode == 130
-        assert errors == f"interrupted; what was recorded until then is in {tmp_path / 'study'}\n"
+        where = f"what was recorded until then is in {tmp_path / 'study'}"
+        assert errors == f"interrupted; {where}; --resume goes on with it\n"
     # What was recorded until then can be read.
     from broker_server.store import StudyStore
 

@@ -133,7 +133,8 @@ async def test_a_server_that_is_told_to_stop_tells_its_devices(broker, tmp_path:
             await one.says("round 3: completed")
             serving.process.send_signal(told)
             assert await serving.ended() == 130, serving.lines
-            assert serving.lines[-1] == f"interrupted; what was recorded until then is in {tmp_path / 'study'}"
+            where = f"what was recorded until then is in {tmp_path / 'study'}"
+            assert serving.lines[-1] == f"interrupted; {where}; --resume goes on with it"
             assert not any("Traceback" in line for line in serving.lines)
             assert [await p.ended() for p in (one, other)] == [1, 1], one.lines
             assert "ended early" in one.lines[-1] and "the server was stopped" in one.lines[-1]
