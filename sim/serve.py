@@ -67,6 +67,8 @@ def resume_run(directory: Path, around: Around, run: str | None = None) -> int:
     nothing to go on with, or if the run fails.
     """
     study = read_study(directory)
+    if (directory / "shards").is_dir():  # written for devices of this machine: no other would have such records
+        raise ConfigError(f"{directory}: its devices are emulated; go on with it: gca simulate --resume {directory}")
     with held(directory):
         if not has_begun(directory):
             if run is None:

@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.errors import ConfigError
+from edge_client.transport.mqtt import endpoint
 from sim.cli.app import run
+from sim.config import dump, load_study
+from sim.progress import Quiet
+from sim.serve import Around, resume_run
+from sim.studies import STUDY
 
 BROKER = ("--broker", "mqtt://127.0.0.1:1")
 
@@ -33,3 +39,12 @@ def test_devices_may_be_set_as_any_other_key(tmp_path: Path, capsys) -> None:
     words = ["server", "demo", "--run", "r", "--set", "devices=1", "--set", "participation.minimum_devices=2", *BROKER]
     assert run([*words, "--output", str(tmp_path / "s")]) == 2
     assert "more than the 1 devices there are" in capsys.readouterr().err
+
+
+def test_a_study_of_emulated_devices_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / STUDY).write_text(dump(load_study("demo")))
+    (tmp_path / "shards").mkdir()
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(ConfigError, match="its devices are emulated; go on with it: gca simulate --resume"):
+        resume_run(tmp_path, Around(endpoint("mqtt://127.0.0.1:1"), Quiet(), 1.0), "r")
+    assert sorted(tmp_path.iterdir()) == before
