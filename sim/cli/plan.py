@@ -111,8 +111,10 @@ def _show(study: "Study", planned: "StudyPlan") -> None:
     print(f"this machine needs {bytes_text(planned.memory_bytes)} of memory and {planned.file_descriptors} file "
           "descriptors")  # fmt: skip
     for name, costs in _per_megabyte(study).items():
-        up, down, eur = ("unknown" if cost is None else f"{cost:.3g}" for cost in costs.values())
-        print(f"a megabyte on {name}: radio {up} J up, {down} J down; price {eur} EUR (sources: gca links {name})")
+        up, down, eur = (None if cost is None else f"{cost:.3g}" for cost in costs.values())
+        radio = "unknown" if up is None is down else f"{up or 'unknown'} J up, {down or 'unknown'} J down"
+        price = "unknown" if eur is None else f"{eur} EUR"
+        print(f"a megabyte on {name}: radio {radio}; price {price} (sources: gca links {name})")
     for note in planned.notes:
         print(f"note: {note}")
     for warning in warnings(study, planned):

@@ -67,6 +67,7 @@ def labels(studies: Sequence[ReportStudy]) -> list[str]:
     them apart."""
     facts: list[Callable[[ReportStudy], str]] = [
         lambda study: f"{study.run.devices} devices",
+        lambda study: f"{study.run.rounds} rounds",
         lambda study: f"seed {study.run.seed}",
         lambda study: ", ".join(study.boards),
         lambda study: study.directory.name,
@@ -123,7 +124,7 @@ def _figures(entries: Sequence[Entry], note: Callable[[str], None]) -> list[Figu
 
 def _page(entries: Sequence[Entry], drawn: Sequence[Figure]) -> str:
     rows = [(one.key, one.study, one.costs) for one in entries]
-    what = " and ".join(dict.fromkeys(one.study.run.dataset for one in entries))
+    what = " and ".join(dict.fromkeys(one.study.data_name for one in entries))
     sections = [
         section("What it cost to get there", summary_table(rows), targets_table(rows)),
         *map(figure_section, drawn[:1]),

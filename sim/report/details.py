@@ -11,6 +11,8 @@ from sim.report.page import address, folded, none, paragraph, table
 from sim.report.study import ReportStudy
 from sim.units import HARDWARE_UNITS, LINK_UNITS, RADIO_UNITS
 
+REAL = "These devices were real: what the configuration says of dataset, link and hardware did not apply to them."
+
 
 def details(label: str, study: ReportStudy) -> str:
     """Return the folded part of one study, as HTML."""
@@ -20,6 +22,7 @@ def details(label: str, study: ReportStudy) -> str:
         paragraph(f"{study.directory}; run {run.name}; SHA-256 of the final parameters {run.state_sha256 or 'unknown'}",
                   "small"),
         f"<pre>{escape(study.text)}</pre>\n" if study.text else paragraph("The folder holds no study.toml."),
+        "" if study.links_counted else paragraph(REAL),
         *(_origins("link", name, profile, LINK_UNITS) for name, profile in study.links.items()),
         *(_origins("radio", name, _radio(name), RADIO_UNITS) for name in _radios(study)),
         *(_origins("hardware", name, board, HARDWARE_UNITS) for name, board in study.boards.items()),

@@ -94,7 +94,8 @@ class Stage:
 class ReportStudy:
     """One study. `settings` is its `study.toml`, `text` the same as it stands; both empty where there is none.
 
-    `fates` are (round, device, fate). `links` and `boards` are by name: None where it is no longer known.
+    `fates` are (round, device, fate). `links` and `boards` are by name: None where it is no longer known. Those of real
+    devices are in no file: there both are empty.
     """
 
     directory: Path
@@ -120,7 +121,14 @@ class ReportStudy:
 
     @property
     def link_name(self) -> str:
+        if not self.links_counted:
+            return "real links"
         return ", ".join(named(self.settings, "link")) or "unknown link"
+
+    @property
+    def data_name(self) -> str:
+        """What the devices learned from: real ones bring records of their own."""
+        return self.run.dataset if self.links_counted else "the devices' own records"
 
     def section(self, name: str) -> Mapping[str, Any]:
         """Return a table of the configuration, empty where it has none."""
@@ -142,14 +150,17 @@ def read_study(directory: Path) -> ReportStudy:
             why = run.reason or "its program was stopped, or is still at it"
             raise EnvironmentFault(f"{directory}: no round was finished ({why}): there is nothing to report yet")
         points = sound_curve(store, run)
+        traffic, crossings = _traffic(store, run.run), _crossings(store, run.run)
+        # What a configuration says of links and boards does not hold for real ones, which nobody counts on.
+        emulated = {} if traffic and not crossings else settings
         return ReportStudy(
             directory, run, text, settings,
-            {name: _known(link, name) for name in named(settings, "link")},
-            {name: _known(hardware, name) for name in named(settings, "hardware")},
-            _instants(store, run, points, settings),
+            {name: _known(link, name) for name in named(emulated, "link")},
+            {name: _known(hardware, name) for name in named(emulated, "hardware")},
+            _instants(store, run, points, emulated),
             _evaluations(store, run, points),
             {number: RoundTimes(*times) for number, *times in rounds}, _fates(store, run.run),
-            _traffic(store, run.run), _crossings(store, run.run), _stages(store, run),
+            traffic, crossings, _stages(store, run),
             tuple(results.attacks(store, run.run)), _remarks(store, run, points),
         )  # fmt: skip
 

@@ -18,7 +18,7 @@ def facts(study: ReportStudy) -> str:
     """Return what a study was about, beside its method and link."""
     run = study.run
     done = "" if run.completed else f" ({len(study.rounds)} finished)"
-    return f"{run.dataset}, {run.devices} devices, {run.rounds} rounds{done}, seed {run.seed}"
+    return f"{study.data_name}, {run.devices} devices, {run.rounds} rounds{done}, seed {run.seed}"
 
 
 def summary_table(rows: Rows) -> str:

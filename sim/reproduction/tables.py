@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from edge_client.errors import ConfigError
 from sim.config import load_study
 from sim.grid.cells import Cell
 from sim.grid.runner import Done
@@ -40,10 +41,14 @@ class Protocol:
 
 def wanted(tables: Sequence[str], protocol: Protocol) -> dict[Figure, tuple[Cell, ...]]:
     """Return the figures of these tables, each with one cell per seed. Raises ConfigError for what is unknown."""
+    published = [figure for table in tables for figure in figures(table)]
+    known = dict.fromkeys(figure.dataset for figure in published)
+    for name in protocol.datasets:
+        if name not in known:
+            raise ConfigError(f"--datasets {name}: not in {', '.join(tables)}; there are {', '.join(known)}")
     return {
         figure: tuple(_cell(figure, seed, protocol) for seed in protocol.seeds)
-        for table in tables
-        for figure in figures(table)
+        for figure in published
         if not protocol.datasets or figure.dataset in protocol.datasets
     }
 

@@ -23,3 +23,8 @@ def test_a_table_is_run_compared_and_found_again(tmp_path: Path, data_dir: Path)
     again = gca(*words)
     assert again.returncode == 0 and again.stdout.startswith("7 of 7 studies are there already\n")
     assert again.stdout.partition("table06")[2] == done.stdout.partition("table06")[2]
+
+
+def test_a_dataset_that_no_table_has_is_named_beside_those_there_are(cli) -> None:
+    said = cli("reproduce", "table06", "--datasets", "academic,adlut")
+    assert said.code == 2 and said.err.startswith("error: --datasets adlut: not in table06; there are academic, adult")

@@ -140,6 +140,18 @@ def test_labels_say_what_differs_and_nothing_else(tmp_path: Path) -> None:
     assert labels([read_study(one) for one in folders]) == ["gca · none · a", "fedavg · none · b", "gca · none · c"]
 
 
+def test_what_a_configuration_says_of_links_and_data_is_not_said_of_real_devices(tmp_path: Path) -> None:
+    folder = written(tmp_path / "a", link="nbiot-field", wire=False)
+    study = read_study(folder)
+    assert labels([study]) == ["gca · real links"] and (study.links, study.boards) == ({}, {})
+    assert all(instant.energy is None for instant in study.instants)
+    text = build_report([folder])[0].read_text()
+    assert "Accuracy and its cost on the devices&#x27; own records" in text and "These devices were real" in text
+    assert "link nbiot-field:" not in text and labels([read_study(written(tmp_path / "b", link="none"))]) == [
+        "gca · none"
+    ]
+
+
 def test_labels_of_two_datasets_name_them(tmp_path: Path) -> None:
     one, other = (read_study(written(tmp_path / name, link="none", method=method)) for name, method in
                   (("a", "gca"), ("b", "fedavg")))  # fmt: skip
