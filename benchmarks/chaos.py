@@ -5,7 +5,7 @@
     python -m benchmarks.chaos --real [--count 12]          processes behind links on mosquitto, which is killed and
                                                             started again, or has connections cut, at drawn instants
 
-What must hold of a run in virtual time says `tests/chaos/run.py`. Those in real time must end with the hash of an
+What must hold of a run in virtual time says `tests/chaos/verdict.py`. Those in real time must end with the hash of an
 undisturbed one.
 """
 

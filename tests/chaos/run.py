@@ -4,7 +4,7 @@ The server, the devices, their training, the links and the broker's core are the
 """
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +14,7 @@ from hashlib import sha256
 import torch
 from chaos.faults import PATIENCE_S, Fault, Setting, gentle, schedule, setting
 from chaos.network import SERVER_SIDE, BrittleNetwork, with_outages
+from chaos.verdict import counted_twice, ledgers_that_disagree
 from chaos.witnesses import Life, Process, Spy, Watched, Witness
 from device.in_memory import HYPER as BASE
 from device.in_memory import RECORDS, SPEC, WIDTH, records_of
@@ -28,7 +29,7 @@ from edge_client.checkpoint import Checkpoint
 from edge_client.device import Device, live
 from edge_client.errors import ConnectionLost, GcaError
 from edge_client.model.choice import trainer_for
-from edge_client.protocol.messages import Tally, Telemetry
+from edge_client.protocol.messages import Telemetry
 from edge_client.seeds import digest, stream
 from edge_client.session import Identity
 from edge_client.transport.base import Settings, Transport
@@ -46,8 +47,6 @@ LONGEST_RUN_S = 3000.0
 """No run may take longer, however long devices stay away: four rounds that wait for the dead, with all patience."""
 LONGEST_GOODBYE_S = 300.0
 """Nor any device, once the server has gone."""
-INFLIGHT = 20
-"""Messages that a broker sends again to a server whose connection has ended."""
 
 
 @dataclass(frozen=True)
@@ -280,8 +279,7 @@ class Run:
         witness = self.witness
         if outcome is not None and not outcome.completed and not outcome.reason:
             self.flaws.append("ended early without a reason")
-        self._nothing_counts_twice()
-        self._ledgers_agree()
+        self.flaws += [*counted_twice(self), *ledgers_that_disagree(self)]
         whole = sha256()
         for name in self.setting.names:
             whole.update(self.states.get(name, b"?"))
@@ -290,61 +288,6 @@ class Run:
         return Ended(outcome, took, whole.hexdigest() if complete else None,
                      tuple(record.accepted for record in witness.records), fates, tuple(self.flaws),
                      tuple(witness.notes))  # fmt: skip
-
-    def _nothing_counts_twice(self) -> None:
-        witness = self.witness
-        if twice := [one for one, times in Counter(witness.accepted).items() if times > 1]:
-            self.flaws.append(f"accepted twice: {twice}")
-        rounds = [round for round, _ in self.spy.given]
-        if rounds != list(range(1, len(rounds) + 1)):
-            self.flaws.append(f"rounds aggregated: {rounds}")
-        for round, uploads in self.spy.given:
-            if sorted(uploads) != sorted(device for r, device in witness.accepted if r == round):
-                self.flaws.append(f"round {round} aggregated {sorted(uploads)}, not what was accepted")
-            for device, content in uploads.items():
-                known = {life.session.uploads.get(round) for life in self.lives[device]}
-                if content not in known:
-                    self.flaws.append(f"round {round}: the upload of {device} is none that it made")
-        for record in witness.records:
-            if sorted(record.accepted) != sorted(d for r, d in witness.accepted if r == record.round):
-                self.flaws.append(f"round {record.round}: the record says {record.accepted}")
-
-    def _received(self) -> dict[str, tuple[Tally, ...]]:
-        """What the server counted from each device."""
-        witness, found = self.witness, defaultdict(list)
-        for tallies in (*(r.tallies for r in witness.records), *(c.tallies for c in witness.closings)):
-            for device, some in tallies.items():
-                found[device] += [tally for tally in some if tally.direction == "up"]
-        for amendment in witness.amendments:
-            found[amendment.device].append(amendment.tally)
-        return {device: tuple(some) for device, some in found.items()}
-
-    def _ledgers_agree(self) -> None:
-        """Nothing is received that was not sent, and all that was sent over a connection that never broke is."""
-        received, kinds = self._received(), Counter(fault.kind for fault in self.faults)
-        resent = INFLIGHT * (kinds["server cut"] + kinds["server kill"] + kinds["broker"] + kinds["broker with memory"])
-        size = 4 * HYPER.latent_dim * int(RECORDS * HYPER.upload_fraction) if self.setting.method == "gca" else (
-            4 * trainer_for(HYPER, WIDTH).parameter_count
-        )  # fmt: skip
-        for name in self.setting.names:
-            here = received.get(name, ())
-            payload = sum(tally.payload_bytes for tally in here)
-            accepted = sum(device == name for _, device in self.witness.accepted)
-            if payload != accepted * size:
-                self.flaws.append(f"{name}: {payload} payload bytes counted for {accepted} uploads of {size} bytes")
-            sent = [t for life in self.lives[name] for t in (*life.sent, *life.session.tally.drain())]
-            up = [tally for tally in sent if tally.direction == "up"]
-            connections = self.network.counters(name)[name].connections
-            doubled = self.network.tampering[name].doubled_messages
-            twice = doubled + self.network.tampering[SERVER_SIDE].heard_twice[name]
-            most = sum(tally.messages for tally in up) + twice + connections + resent
-            if sum(tally.messages for tally in here) > most:
-                self.flaws.append(f"{name}: {sum(t.messages for t in here)} messages counted, at most {most} sent")
-            died = len(self.lives[name]) > 1 or self.lives[name][0].dead
-            if connections == 1 and not (died or twice or resent or kinds["corrupt"]):
-                ours = [sum(t.message_bytes for t in some if t.kind == "upload") for some in (up, here)]
-                if ours[0] != ours[1]:
-                    self.flaws.append(f"{name}: {ours[0]} bytes of uploads sent, {ours[1]} received, and none was lost")
 
 
 def play(of: Setting, faults: tuple[Fault, ...]) -> Ended:
