@@ -70,7 +70,7 @@ def show_summary(directory: Path, study: Study, input_dim: int, console: Console
         uploads = study.devices * run.rounds if study.is_local else sum(fates.values())
         show(_costs(store, run, study, input_dim, uploads, console), console)
         _say(console, [*agreement(store, run.run), *irregularities(store, run.run, fates)])
-        _say(console, [f"time on the clock {duration_text(run.seconds_clock or 0)}, in all "
+        _say(console, [f"time on the run's clock {duration_text(run.seconds_clock or 0)}; a person waited "
                        f"{duration_text(run.seconds_wall or 0)}", *_stood_still(study)])  # fmt: skip
     console.print(f"study: {directory}", markup=False, highlight=False, soft_wrap=True)
 
@@ -199,7 +199,7 @@ def agreement(store: StudyStore, run: int) -> list[str]:
     wrong = [b for b in results.balance(store, run) if b.sent != b.received and b.kind != "telemetry"]
     if not wrong:
         return ["ledgers: bytes sent = bytes received, for every kind of message"]
-    return [f"ledgers: {b.kind} {b.direction}: sent {b.sent:,}, received {b.received:,}" for b in wrong]
+    return [f"ledgers: {b.kind} {b.direction}: {b.sent:,} B sent, {b.received:,} B received" for b in wrong]
 
 
 def irregularities(store: StudyStore, run: int, fates: dict[str, int]) -> list[str]:

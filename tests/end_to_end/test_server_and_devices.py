@@ -109,8 +109,9 @@ async def test_devices_may_come_before_the_server(broker, tmp_path: Path, record
 
 
 async def test_too_few_devices_is_a_clear_end(broker, tmp_path: Path, records) -> None:
-    async with server(broker, tmp_path / "study", "--wait", "4") as serving:
-        async with device(broker, "pi-a", records[0]) as one:
+    async with device(broker, "pi-a", records[0]) as one:
+        await one.says("broker")  # it may take longer to start than the server waits
+        async with server(broker, tmp_path / "study", "--wait", "4") as serving:
             await serving.says("waiting: have 1, need 2")
             assert await serving.ended() == 1
             assert "only 1 of 2 devices joined in 4 s" in serving.lines[-1]

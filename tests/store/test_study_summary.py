@@ -88,7 +88,7 @@ def test_the_summary_says_what_must_not_be_hidden(tmp_path: Path) -> None:
     assert "ledgers: bytes sent = bytes received, for every kind of message" in text
     assert "events: stale 4" in text
     assert "final accuracy 62.50 %, mean over 1 of 1 devices after round 2" in text
-    assert "time on the clock 90.0 s, in all 2.5 min" in text
+    assert "time on the run's clock 90.0 s; a person waited 2.5 min" in text
     # Sending P = 48 floats in two rounds is 2 * 4 * 48 = 384 bytes each way: 8 times the 48 up, 24 times the 16 down.
     assert PARAMETERS == 48
     assert (
@@ -135,7 +135,7 @@ def test_a_peak_after_alignment_needs_no_remark(tmp_path: Path) -> None:
 
 
 def test_a_lost_message_is_told_with_both_figures(tmp_path: Path) -> None:
-    assert "ledgers: upload up: sent 200, received 100" in shown(written(tmp_path, CURVE, lost=True))
+    assert "ledgers: upload up: 200 B sent, 100 B received" in shown(written(tmp_path, CURVE, lost=True))
 
 
 def rows(folder: Path, **columns: object) -> list[str]:
