@@ -21,6 +21,8 @@ class _Deeds:
     """What one device has done since the round was opened. `useless` by reason is what is not written down yet."""
 
     messages: int = 0
+    chunks: int = 0
+    long_answers: int = 0
     wasted: int = 0
     useless: Counter[str] = field(default_factory=Counter)
     unread: int = 0
@@ -40,14 +42,27 @@ class Conduct:
         """Let everyone begin anew; what is not written down yet is kept for the next record."""
         self.excluded = {}
         for deeds in self._deeds.values():
-            deeds.messages = deeds.wasted = 0
+            deeds.messages = deeds.chunks = deeds.long_answers = deeds.wasted = 0
 
-    def message(self, device: str) -> None:
+    def message(self, device: str, is_chunk: bool = False) -> None:
         """Count a message that has come."""
+        deeds, limit = self._deeds[device], self._plan.message_limit
+        if not is_chunk:
+            deeds.messages += 1
+            if deeds.messages > limit:
+                self._exclude(device, f"more than {limit} messages in one round")
+        else:
+            deeds.chunks += 1
+            if deeds.chunks > limit and deeds.chunks > (most := limit + self._chunks(device)):
+                self._exclude(device, f"more than {most} chunks in one round")
+
+    def long_answer(self, device: str) -> None:
+        """Count a question whose answer is as long as an upload or a broadcast. A connection may break, so that it has
+        to be asked again, but not without end."""
         deeds = self._deeds[device]
-        deeds.messages += 1
-        if deeds.messages > self._plan.message_limit and deeds.messages > (most := self._most(device)):
-            self._exclude(device, f"more than {most} messages in one round")
+        deeds.long_answers += 1
+        if deeds.long_answers > 1:
+            self.useless(device, "asked_again")
 
     def useless(self, device: str, reason: str) -> None:
         """Count a message that was of no use."""
@@ -82,10 +97,8 @@ class Conduct:
         if device not in self.excluded:
             self.excluded[device] = self._new[device] = self._untold[device] = why
 
-    def _most(self, device: str) -> int:
-        """Return how many messages a device may send: two uploads, the last one late, in the smallest chunks, and as
-        many besides as the plan says."""
+    def _chunks(self, device: str) -> int:
+        """Return how many chunks a device may have to send: of two uploads, the last one late, in the smallest pieces;
+        however many records it claims to have, and however large an upload of them may be."""
         member = self._members.joined.get(device)
-        # However many records it claims to have, and however large an upload of them may be.
-        chunks = 0 if member is None else min(MAX_CHUNKS, 1 + self._method.upload_limit(member) // MIN_CHUNK)
-        return self._plan.message_limit + 2 * chunks
+        return 0 if member is None else 2 * min(MAX_CHUNKS, 1 + self._method.upload_limit(member) // MIN_CHUNK)

@@ -199,9 +199,9 @@ class Coordinator:
         self._ask_after_all(join.device)
         told = self._standing(join)
         answer: list[Action] = [self._herald.welcome(join, self._last_round_of(join), told)]
+        if told.state in ("follows", "partial"):
+            self._conduct.long_answer(join.device)
         if told.state == "follows":
-            if self._herald.has_sent_again(join.device):  # a connection may break, but not without end
-                self._conduct.useless(join.device, "broadcast_again")
             answer += self._herald.catch_up(join.device, slowest(join.down_rate))
         return answer + self.tick(now)
 

@@ -17,7 +17,7 @@ from edge_client.errors import ProtocolError
 from edge_client.protocol import topics
 from edge_client.protocol.codec import decode
 from edge_client.protocol.lives import life_in
-from edge_client.protocol.messages import SERVER, Header, Join, Presence
+from edge_client.protocol.messages import SERVER, Chunk, Header, Join, Presence
 from edge_client.protocol.topics import Address
 
 
@@ -63,7 +63,7 @@ class Gate:
             return None
         if not self._members.meet(device):
             return self._stranger(address, payload)
-        self._conduct.message(device)
+        self._conduct.message(device, address.kind is Chunk)
         if device in self._conduct.excluded and address.kind is not Presence:  # whether it is there must be known
             self._ledger.received(device, "ignored", len(payload))
             self._conduct.unread(device)

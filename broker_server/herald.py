@@ -35,7 +35,6 @@ class Herald:
         self._seq = max(0, start.seq - 1 - plan.devices) if start.completed else 0
         self._broadcast: tuple[Chunk, ...] = ()
         self._encoded: tuple[bytes, ...] = ()  # of these chunks: however many ask for them again, they are here once
-        self._sent_again: set[str] = set()
         self._payload = 0
 
     @property
@@ -78,18 +77,13 @@ class Herald:
         size = min(self._plan.chunk_size, chunk_size(rate))
         self._broadcast = tuple(split(encode_arrays(arrays), size, run=self._plan.name, round=round, device=SERVER,
                                       seq=self._number))  # fmt: skip
-        self._encoded, self._sent_again = tuple(encode(chunk) for chunk in self._broadcast), set()
-
-    def has_sent_again(self, device: str) -> bool:
-        """Whether the last broadcast was sent to this device alone already."""
-        return device in self._sent_again
+        self._encoded = tuple(encode(chunk) for chunk in self._broadcast)
 
     def catch_up(self, device: str, rate: float | None = None) -> list[Publish]:
         """Send the last broadcast again, to one device that was away and hears `rate` bits/s."""
         run, start = self._plan.run, self._plan.start
         if not self._broadcast:  # an earlier life of this server sent it
             self._cut(start.completed, start.packed or start.broadcast or {}, rate)
-        self._sent_again.add(device)
         return self._send([topics.catch_up(run, device, c.round, c.index) for c in self._broadcast], (device,))
 
     def welcome(self, join: Join, round: int, standing: Standing) -> Publish:

@@ -4,7 +4,7 @@ from server.driver import LATENT, RUN, Chunk, Driver, Publish, notes, plan, told
 
 from broker_server.members import FEWEST_NAMES
 from edge_client.protocol import topics
-from edge_client.protocol.messages import MAX_CHUNKS, Join, Reject, Telemetry
+from edge_client.protocol.messages import MAX_CHUNKS, Join, Reject, Telemetry, Welcome
 
 
 def test_a_broadcast_that_is_asked_for_without_end_is_held_once_and_sent_a_hundred_times() -> None:
@@ -17,7 +17,7 @@ def test_a_broadcast_that_is_asked_for_without_end_is_held_once_and_sent_a_hundr
     assert chunks > 1 and len(sent) == 102 * chunks  # the first time costs nothing, and the last excludes
     assert len({id(action.payload) for action in sent}) == chunks
     (note,) = [note for answer in answers for note in notes(answer) if "excluded" in note]
-    assert note == "a is excluded from round 2: more than 100 messages of no use (101 broadcast_again)"
+    assert note == "a is excluded from round 2: more than 100 messages of no use (101 asked_again)"
 
 
 def test_whoever_asks_once_a_round_is_of_no_less_use() -> None:
@@ -27,6 +27,17 @@ def test_whoever_asks_once_a_round_is_of_no_less_use() -> None:
         run.play(round, 2.0 * round, "a", "b")
         assert told(run.join("a", 2.0 * round + 1, round=round, awaits="broadcast"), Chunk)
     assert not [note for note in notes(run.log) if "excluded" in note]
+
+
+def test_an_upload_of_which_a_chunk_is_here_is_told_of_a_hundred_times() -> None:
+    """Which chunks are missing takes three bytes for each."""
+    run = Driver(plan(rubbish_limit=9))
+    run.start("a", "b")
+    run.chunk(run.chunks("a", 1, size=20)[0], 2.0)
+    answers = [run.join("a", 3.0, round=1, awaits="acceptance") for _ in range(50)]
+    states = [welcome.standing.state for answer in answers for welcome in told(answer, Welcome)]
+    assert states == ["partial"] * 11
+    assert "9 messages of no use (10 asked_again)" in notes(answers[10])[0]
 
 
 def test_records_beyond_number_allow_no_flood() -> None:
@@ -40,9 +51,9 @@ def test_records_beyond_number_allow_no_flood() -> None:
     claimed = int(0.3 * 2**32) * LATENT * 4 // 256
     assert run.coordinator.members.joined["a"].samples == 2**32 and claimed > 100 * MAX_CHUNKS
     for _ in range(1000 + 2 * MAX_CHUNKS):
-        conduct.message("a")
+        conduct.message("a", is_chunk=True)
     assert conduct.newly_excluded() == ()
-    conduct.message("a")
+    conduct.message("a", is_chunk=True)
     assert [device for device, _ in conduct.newly_excluded()] == ["a"]
 
 
