@@ -85,6 +85,10 @@ def load_victim(directory: Path, number: int) -> Victim:
         raise ConfigError(f"victim {number}: the study has devices 1 to {study.devices}")
     device = device_name(number)
     model = directory / "models" / f"{device}.safetensors"
+    if not model.parent.is_dir():
+        raise ConfigError(
+            f"{directory}: holds no models: those of real devices stay with them; attack a simulated study"
+        )
     if not model.is_file():
         raise EnvironmentFault(f"{model}: is missing; the device wrote no model: choose another --victim")
     arrays, about = load_checkpoint(model)

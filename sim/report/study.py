@@ -176,6 +176,8 @@ def _configuration(path: Path) -> tuple[str, dict[str, Any]]:
         return text, tomllib.loads(text)
     except FileNotFoundError:
         return "", {}
+    except NotADirectoryError:
+        raise EnvironmentFault(f"{path.parent}: is a file; name a study's folder") from None
     except OSError as error:
         raise EnvironmentFault(f"{path}: cannot be read: {error.strerror}; check its permissions") from None
     except ValueError as error:  # not UTF-8, or no TOML

@@ -20,6 +20,10 @@ def _empty_folder(folder: Path) -> None:
     folder.mkdir()
 
 
+def _a_file(folder: Path) -> None:
+    folder.write_text("volts,ok\n")
+
+
 def _garbage(folder: Path) -> None:
     folder.mkdir()
     (folder / FILE).write_bytes(b"no database at all " * 100)
@@ -50,7 +54,8 @@ def _damaged_configuration(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (_missing, "holds no study"), (_empty_folder, "holds no study"), (_garbage, "not a database"),
+        (_missing, "holds no study"), (_empty_folder, "holds no study"), (_a_file, "is a file"),
+        (_garbage, "not a database"),
         (_other_version, "version 99"), (_no_run, "holds no run"), (_no_round, "no round was finished"),
         (_damaged_configuration, "is damaged"),
     ],
