@@ -43,7 +43,8 @@ def main() -> None:
     name = sys.argv[2] if len(sys.argv) > 2 else "demo"
     study = load_study(name, {"devices": devices, "rounds": 3 if name == "demo" else 1, "link": "none",
                               "isolation": "process", "training.recon_epochs": 1, "training.align_epochs": 1,
-                              "training.upload_fraction": 1.0, "clustering.initialisations": 1})  # fmt: skip
+                              "training.upload_fraction": 1.0, "clustering.initialisations": 1,
+                              "data.minimum_records": 1})  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         (directory / "models").mkdir()

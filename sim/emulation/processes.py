@@ -16,8 +16,9 @@ from sim.emulation.pipe import Pipe
 
 T = TypeVar("T")
 
-PRELOAD = ["sim.emulation.device_process"]
-"""Imported once in the fork server; each child shares those pages."""
+PRELOAD = ["sim.emulation.device_process", "numpy.ma", "encodings.cp437", "encodings.idna"]
+"""Imported once in the fork server; each child shares those pages. The last three would come later by themselves: with
+NumPy's reading of an archive, and with the name of a host."""
 WARM_TORCH = "sim.emulation.warm_torch"
 TERMINATION_S = 5.0
 
