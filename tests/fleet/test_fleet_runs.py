@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from end_to_end_tools import gca, wait_for
+from study_rows import rows
 
 from edge_client.errors import ConfigError, GcaError
 from sim.config import Study, load_study
@@ -28,14 +28,6 @@ LINK = "256kbit/1mbit/40ms"
 
 def study(**changes: Any) -> Study:
     return load_study("demo", {"rounds": 2, "link": LINK, "hardware": "pi-4b", "clock": "virtual", **changes})
-
-
-def rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
-    connection = sqlite3.connect(folder / "study.sqlite")
-    try:
-        return connection.execute(query).fetchall()
-    finally:
-        connection.close()
 
 
 def everything(folder: Path) -> dict[str, list[tuple[Any, ...]]]:

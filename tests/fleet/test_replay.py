@@ -1,11 +1,11 @@
 """Training recorded once and timed on other links: what a real run would give, or a refusal that says why not."""
 
-import sqlite3
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from study_rows import rows
 
 from broker_server.checkpoint import load_checkpoint
 from edge_client.errors import ConfigError, GcaError
@@ -25,14 +25,6 @@ FAST, SLOW = "10mbit/10mbit/10ms", ["64kbit/64kbit/300ms", "256kbit/1mbit/40ms"]
 def study(**changes: Any) -> Study:
     fixed = {"devices": 4, "rounds": 3, "hardware": "pi-4b", "clock": "virtual", "compute": "replay"}
     return load_study("demo", {**fixed, **changes})
-
-
-def rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
-    connection = sqlite3.connect(folder / "study.sqlite")
-    try:
-        return connection.execute(query).fetchall()
-    finally:
-        connection.close()
 
 
 def everything(folder: Path) -> dict[str, list[tuple[Any, ...]]]:

@@ -1,12 +1,12 @@
 """Small studies that are stopped at chosen instants, and what they must end with whatever happens."""
 
 import shutil
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from study_rows import rows
 
 from broker_server.checkpoint import load_checkpoint
 from sim.config import Study, load_study
@@ -43,14 +43,6 @@ def small(tmp_path: Path, **changes: Any) -> Study:
     path = tmp_path / "small.toml"
     path.write_text(SMALL)
     return load_study(path, changes)
-
-
-def rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
-    connection = sqlite3.connect(folder / "study.sqlite")
-    try:
-        return connection.execute(query).fetchall()
-    finally:
-        connection.close()
 
 
 def outcome(folder: Path) -> dict[str, list[Any]]:
