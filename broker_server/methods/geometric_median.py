@@ -19,6 +19,10 @@ FEWEST_CODES = 3
 TOLERANCE = 1e-10
 """The iteration ends when a step is shorter than this fraction of the points' spread."""
 MAX_STEPS = 1000
+SHARES = (1.0, 0.25, 0.0625)
+"""Of Newton's step, which goes too far where the curvature changes on its way."""
+SLACK = 1e-12
+"""By how much, relatively, the pull on one of the points must stay below what that point holds against it."""
 
 
 def geometric_median(points: Rows) -> NDArray[np.float64]:
@@ -30,8 +34,12 @@ def geometric_median(points: Rows) -> NDArray[np.float64]:
     spread = float(np.linalg.norm(points - median, axis=1).max())
     if spread == 0.0 or len(points) <= 2:
         return median
+    nearest = _nearest_to_all(points, points)
+    here, pull, *_ = _slopes(points, nearest)
+    if float(np.linalg.norm(pull)) < here * (1.0 - SLACK):  # the median is one of the points
+        return nearest
     for _ in range(MAX_STEPS):
-        moved = _step(points, median)
+        moved = _nearest_to_all(points, _steps(points, median))
         step = float(np.linalg.norm(moved - median))
         median = moved
         if step <= TOLERANCE * spread:
@@ -39,18 +47,33 @@ def geometric_median(points: Rows) -> NDArray[np.float64]:
     return median
 
 
-def _step(points: Rows, at: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the next point of the iteration; where `at` is one of the points, that one holds it back by its own
-    weight, and if it holds it for good `at` is the median."""
-    distances = np.linalg.norm(points - at, axis=1)
+def _nearest_to_all(points: Rows, candidates: Sequence[NDArray[np.float64]] | Rows) -> NDArray[np.float64]:
+    sums = [float(np.linalg.norm(points - candidate, axis=1).sum()) for candidate in candidates]
+    nearest: NDArray[np.float64] = candidates[int(np.argmin(sums))]
+    return nearest
+
+
+def _slopes(points: Rows, at: NDArray[np.float64]) -> tuple[int, NDArray[np.float64], float, Rows]:
+    """Return how many of the points lie at `at`; of the others the sum of the unit vectors towards them (d,), of their
+    inverse distances, and the curvature of the sum of distances (d, d)."""
+    towards = points - at
+    distances = np.linalg.norm(towards, axis=1)
     away = distances > 0.0
-    weights = 1.0 / distances[away]
-    target: NDArray[np.float64] = weights @ points[away] / weights.sum()
-    here = int((~away).sum())
-    if here == 0:
-        return target
-    pull = float(np.linalg.norm(weights @ (points[away] - at)))
-    return at if pull <= here else at + (1.0 - here / pull) * (target - at)
+    inverse = 1.0 / distances[away]
+    units = towards[away] * inverse[:, None]
+    curvature = inverse.sum() * np.eye(len(at)) - (units * inverse[:, None]).T @ units
+    return int((~away).sum()), units.sum(axis=0), float(inverse.sum()), curvature
+
+
+def _steps(points: Rows, at: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """Return where the iteration may go from `at`: Weiszfeld's step, which always comes nearer but creeps where the
+    points are almost on a line, and shares of Newton's, which does not. One of the points holds the iteration back by
+    its own weight."""
+    here, pull, inverse, curvature = _slopes(points, at)
+    if here:
+        return [at + max(0.0, 1.0 - here / max(float(np.linalg.norm(pull)), SLACK)) * pull / inverse]
+    newton = np.linalg.lstsq(curvature, pull, rcond=SLACK)[0]
+    return [at + pull / inverse, *(at + part * newton for part in SHARES)]
 
 
 def device_medians(codes: Sequence[Rows], labels: Sequence[NDArray[np.int64]], centroids: Rows) -> Rows:
