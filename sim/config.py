@@ -6,7 +6,7 @@ study, which loads back as the same value. Links and hardware are names here and
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -15,10 +15,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from edge_client.cohort import sizes
 from edge_client.errors import ConfigError
 from edge_client.hyperparameters import Fraction, Hyperparameters, Positive, PositiveReal
-from sim.explain import COMMAND_LINE, check_keys, check_override, close_match, explain, shown
+from sim.combinations import check_combinations
+from sim.explain import COMMAND_LINE, check_keys, check_override, close_match, explain
 
 DatasetName = Literal[
     "academic", "adult", "bank", "breast_cancer", "cifar10", "cifar10_jpeg", "credit", "fashion_mnist", "magic"
@@ -216,107 +216,8 @@ def load_study(path_or_name: str | Path, overrides: Mapping[str, object] | None 
     except msgspec.ValidationError as error:
         complaint = explain(Study, tree, str(error), lambda key: COMMAND_LINE if key in given else where)
         raise ConfigError(complaint) from error
-    minimum = study.minimum_devices
-    if minimum > study.devices:
-        sources = COMMAND_LINE if {"devices", "participation.minimum_devices"} & given.keys() else where
-        raise ConfigError(
-            f"{sources}: participation.minimum_devices: {minimum} is more than the {study.devices} devices there are; "
-            f'allowed: "all" or a whole number from 1 to {study.devices}'
-        )
-    drawn, _ = sizes(study.devices, study.participation.fraction)
-    if (quorum := study.participation.quorum) > drawn:
-        keys = {"devices", "participation.quorum", "participation.fraction"}
-        raise ConfigError(
-            f"{COMMAND_LINE if keys & given.keys() else where}: participation.quorum: {quorum} is more than the "
-            f"{drawn} devices that a round asks; allowed: a whole number from 1 to {drawn}"
-        )
-    if study.participation.dropout and study.participation.deadline == "auto":
-        source = COMMAND_LINE if "participation.dropout" in given else where
-        raise ConfigError(
-            f'{source}: participation.dropout: who is silent is waited for until the deadline, and "auto" may have '
-            "none in round 1; allowed with participation.deadline in seconds"
-        )
-    _check_method(study, lambda key: COMMAND_LINE if key in given else where)
-    _check_defences(study, lambda key: COMMAND_LINE if key in given else where)
-    _check_isolation(study, lambda key: COMMAND_LINE if key in given else where)
+    check_combinations(study, lambda *keys: COMMAND_LINE if given.keys() & set(keys) else where)
     return study
-
-
-def _check_method(study: Study, where: Callable[[str], str]) -> None:
-    """Raise ConfigError for what the method cannot be combined with."""
-    if study.aggregation.rule != "mean" and study.method not in ("fedavg", "fedprox"):
-        raise ConfigError(
-            f"{where('aggregation.rule')}: aggregation.rule: {shown(study.aggregation.rule)} is for fedavg and "
-            f'fedprox; allowed with method "{study.method}": "mean"'
-        )
-    if (needed := study.clustering.minimum_devices_per_centroid) > study.devices:
-        raise ConfigError(
-            f"{where('clustering.minimum_devices_per_centroid')}: clustering.minimum_devices_per_centroid: {needed} is "
-            f"more than the {study.devices} devices there are; allowed: a whole number from 1 to {study.devices}"
-        )
-    if study.is_local:
-        for key, value, usual in (("broker", study.broker, "embedded"), ("compute", study.compute, "real")):
-            if value != usual:
-                raise ConfigError(
-                    f'{where(key)}: {key}: {shown(value)} is nothing to method "{study.method}", which uses no '
-                    f'network; allowed: "{usual}"'
-                )
-    elif study.method != "gca" and study.training.init == "independent":
-        raise ConfigError(
-            f'{where("training.init")}: training.init: "independent" gives {study.method} no common model to begin '
-            'with; allowed: "shared"'
-        )
-
-
-def _check_defences(study: Study, where: Callable[[str], str]) -> None:
-    """Raise ConfigError for defences of codes that defend nothing, or that exclude each other."""
-    chosen = study.training
-    for key, value in (("code_clip", chosen.code_clip), ("code_noise", chosen.code_noise),
-                       ("code_rotation", chosen.code_rotation)):  # fmt: skip
-        if value and study.method != "gca":
-            raise ConfigError(
-                f"{where(f'training.{key}')}: training.{key}: defends codes, of which {study.method} uploads none; "
-                'allowed with method "gca"'
-            )
-    if chosen.code_noise and chosen.code_clip is None:
-        raise ConfigError(
-            f"{where('training.code_noise')}: training.code_noise: {shown(chosen.code_noise)} is in units of "
-            "training.code_clip, which is missing; allowed together with training.code_clip"
-        )
-    if chosen.code_rotation and study.clustering.warm_start:
-        raise ConfigError(
-            f"{where('clustering.warm_start')}: clustering.warm_start: the centroids of the round before are turned "
-            "otherwise than the codes of this one; allowed with training.code_rotation = false"
-        )
-
-
-def _check_isolation(study: Study, where: Callable[[str], str]) -> None:
-    """Raise ConfigError for what devices in one process, or in processes of their own, cannot have."""
-    if study.isolation == "process" and study.clock == "virtual":
-        raise ConfigError(
-            f'{where("clock")}: clock: "virtual" is the clock of one event loop, which processes do not share; '
-            'allowed with isolation = "process": "real"'
-        )
-    if study.as_tasks and study.broker != "embedded":
-        raise ConfigError(
-            f"{where('broker')}: broker: {shown(study.broker)} is reached over a network, which devices that are "
-            'tasks have in memory; allowed: "embedded", or a real clock with isolation = "process"'
-        )
-    if study.compute == "replay" and study.clock != "virtual":
-        raise ConfigError(
-            f'{where("compute")}: compute: "replay" re-times a recorded training, which takes clock = "virtual"; '
-            'allowed with a real clock: "real"'
-        )
-    if study.compute == "replay" and study.participation.over_selection > 1:
-        raise ConfigError(
-            f'{where("compute")}: compute: "replay" needs the same uploads on every link, and with '
-            'participation.over_selection the fastest are taken; allowed with it: "real"'
-        )
-    if study.compute == "synthetic" and not study.as_tasks:
-        raise ConfigError(
-            f'{where("compute")}: compute: "synthetic" needs devices that are tasks; allowed with '
-            'isolation = "process": "real"'
-        )
 
 
 def parse_override(text: str) -> tuple[str, object]:

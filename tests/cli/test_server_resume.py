@@ -38,7 +38,7 @@ def test_devices_may_be_set_as_any_other_key(tmp_path: Path, capsys) -> None:
     """Neither is there a broker; but a run of one device cannot need two, which is found out before that."""
     words = ["server", "demo", "--run", "r", "--set", "devices=1", "--set", "participation.minimum_devices=2", *BROKER]
     assert run([*words, "--output", str(tmp_path / "s")]) == 2
-    assert "more than the 1 devices there are" in capsys.readouterr().err
+    assert "more than the 1 device of this study" in capsys.readouterr().err
 
 
 def test_a_study_of_emulated_devices_is_left_alone(tmp_path: Path) -> None:
