@@ -14,6 +14,7 @@ from broker_server.plan import RunPlan
 from broker_server.records import Misconduct
 from edge_client.protocol.messages import MAX_CHUNKS
 from edge_client.transport.pacing import MIN_CHUNK
+from edge_client.words import counted
 
 
 @dataclass
@@ -50,11 +51,11 @@ class Conduct:
         if not is_chunk:
             deeds.messages += 1
             if deeds.messages > limit:
-                self._exclude(device, f"more than {limit} messages in one round")
+                self._exclude(device, f"more than {counted(limit, 'message')} in one round")
         else:
             deeds.chunks += 1
             if deeds.chunks > limit and deeds.chunks > (most := limit + self._chunks(device)):
-                self._exclude(device, f"more than {most} chunks in one round")
+                self._exclude(device, f"more than {counted(most, 'chunk')} in one round")
 
     def long_answer(self, device: str) -> None:
         """Count a question whose answer is as long as an upload or a broadcast. A connection may break, so that it has
@@ -71,7 +72,7 @@ class Conduct:
         deeds.useless[reason] += 1
         if deeds.wasted > self._plan.rubbish_limit:
             told = ", ".join(f"{count} {kind}" for kind, count in sorted(deeds.useless.items()))
-            self._exclude(device, f"more than {self._plan.rubbish_limit} messages of no use ({told})")
+            self._exclude(device, f"more than {counted(self._plan.rubbish_limit, 'message')} of no use ({told})")
 
     def unread(self, device: str) -> None:
         """Count a message of an excluded device."""

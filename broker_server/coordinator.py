@@ -48,6 +48,7 @@ from edge_client.protocol import topics
 from edge_client.protocol.codec import Arrays, payload_bytes
 from edge_client.protocol.messages import COMPLETED, Chunk, Join, Presence, Standing, Telemetry
 from edge_client.transport.pacing import slowest
+from edge_client.words import counted
 
 
 class Coordinator:
@@ -341,7 +342,7 @@ class Coordinator:
             why = "; ".join(f"{d}: {r}" for d, r in sorted(collection.rejected.items())) or "none came in time"
             need = self.plan.quorum
             return self._end(
-                False, f"round {collection.round}: {len(collection.accepted)} of {need} uploads ({why})", now
+                False, f"round {collection.round}: {len(collection.accepted)} of {counted(need, 'upload')} ({why})", now
             )
         return [Aggregate(collection.round, collection.hand_over(), self._broadcast)]
 

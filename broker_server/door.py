@@ -14,6 +14,7 @@ from broker_server.methods.base import ServerMethod
 from broker_server.plan import RunPlan
 from edge_client.errors import ConfigError
 from edge_client.protocol.messages import Join, Presence
+from edge_client.words import counted
 
 
 class Door:
@@ -83,7 +84,8 @@ class Door:
         """Say why a device's records are none for this run; nothing if they are."""
         others = (m.input_dim for m in self._members.joined.values() if m.device != join.device)
         if join.input_dim != (width := self._plan.input_dim or next(others, join.input_dim)):
-            return f"its records have {join.input_dim} features, those of this run {width}: preprocess them alike"
+            has = counted(join.input_dim, "feature")
+            return f"its records have {has}, those of this run {width}: preprocess them alike"
         try:
             self._method.upload_limit(join)
         except ConfigError as error:

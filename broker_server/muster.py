@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from broker_server.plan import RunPlan
+from edge_client.words import counted
 
 SAID_EVERY_S = 30.0
 """How often a waiting server says how long it has been waiting."""
@@ -35,7 +36,7 @@ class Muster:
         """Say why no round will open; nothing while there is hope."""
         if now < self.until_s:
             return ""
-        return f"only {have} of {self.plan.minimum_devices} devices joined in {self.plan.joining_s:g} s"
+        return f"only {have} of {counted(self.plan.minimum_devices, 'device')} joined in {self.plan.joining_s:g} s"
 
     def news(self, have: int, now: float) -> str:
         """Say how many there are; nothing if that was said only just now."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from edge_client.errors import ConfigError, EnvironmentFault, GcaError
+from edge_client.words import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -133,7 +134,9 @@ def _write_scaler(arguments: argparse.Namespace) -> None:
     _, scaler, told = load_csv(arguments.csv, _columns(arguments))
     write_scaler(arguments.write_scaler, scaler)
     print(f"{arguments.csv}: {told}")
-    print(f"{arguments.write_scaler}: means and deviations of {len(scaler.columns)} columns of {arguments.csv}")
+    print(
+        f"{arguments.write_scaler}: means and deviations of {counted(len(scaler.columns), 'column')} of {arguments.csv}"
+    )
 
 
 def _columns(arguments: argparse.Namespace) -> "Columns":
@@ -214,8 +217,8 @@ def _run(arguments: argparse.Namespace) -> None:
                 device = replace(device, keep=state.save, keeps_start=True, resume=state.resume)
             if state is not None and kept is not None:
                 print(f"{arguments.id}: goes on after round {kept.round}, from {state.path}", flush=True)
-            print(f"{arguments.id}: {samples} records of {width} features, broker {where}, run {arguments.run}",
-                  flush=True)  # fmt: skip
+            shape = f"{counted(samples, 'record')} of {counted(width, 'feature')}"
+            print(f"{arguments.id}: {shape}, broker {where}, run {arguments.run}", flush=True)
             ended = await live(device)
         if arguments.model is not None:
             _write_model(arguments.model, ended.parameters)

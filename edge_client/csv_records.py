@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from edge_client.errors import ConfigError, EnvironmentFault
 from edge_client.records import Floats, Records
 from edge_client.scaler import Scaler
+from edge_client.words import counted
 
 MAX_BYTES = 256 * 1024**2
 """Of a file: about half a gigabyte of memory while it is read."""
@@ -55,17 +56,20 @@ def load_csv(path: Path, columns: Columns, scaler: Scaler | None = None) -> tupl
     train, tail = normals[: len(normals) - held_out], normals[len(normals) - held_out :]
     if len(train) < MINIMUM_RECORDS:
         raise ConfigError(
-            f"{path}: {len(train)} normal records to train on, at least {MINIMUM_RECORDS} are needed"
+            f"{path}: {counted(len(train), 'normal record')} to train on, at least {MINIMUM_RECORDS} are needed"
             + (f"; {held_out} were held out" if held_out else "")
         )
     used = scaler or _own_scaler(path, names, train)
     samples = _standardised(path, train, used)
     if not len(anomalies):
         told = "no label column" if columns.label is None else f"no anomaly in {columns.label!r}"
-        return Records(samples), used, f"{len(train)} records to train on, none to judge by ({told})"
+        return Records(samples), used, f"{counted(len(train), 'record')} to train on, none to judge by ({told})"
     test = _standardised(path, np.concatenate([tail, anomalies]), used)
     labels = np.repeat(np.array([0, 1], np.int8), (len(tail), len(anomalies)))
-    told = f"{len(train)} normal records to train on, {len(tail)} normal and {len(anomalies)} anomalous to judge by"
+    told = (
+        f"{counted(len(train), 'normal record')} to train on, {len(tail)} normal and {len(anomalies)} anomalous to "
+        "judge by"
+    )
     return Records(samples, test, labels), used, told
 
 
@@ -112,7 +116,7 @@ def _check_header(path: Path, header: Sequence[str], columns: Columns) -> None:
     if not any(header):
         raise ConfigError(f"{path}: is empty; it needs a line of column names, then a line for each record")
     if len(header) > MAX_COLUMNS:
-        raise ConfigError(f"{path}: {len(header):,} columns, at most {MAX_COLUMNS:,} are allowed")
+        raise ConfigError(f"{path}: {counted(len(header), 'column')}, at most {MAX_COLUMNS:,} are allowed")
     if all(_is_number(name) for name in header):
         raise ConfigError(f"{path}: the first line holds numbers; put a line of column names above it")
     if len(header) == 1 and (mark := next((sign for sign in ";\t|" if sign in header[0]), None)):
@@ -143,7 +147,8 @@ def _blocks(path: Path, lines: Any, width: int) -> Iterator[list[tuple[int, list
     while block := list(islice(numbered, _ROWS_AT_ONCE)):
         for number, row in block:
             if len(row) != width:
-                raise ConfigError(f"{path}, line {number}: {len(row)} values under {width} names; complete the line")
+                values, headings = counted(len(row), "value"), counted(width, "name")
+                raise ConfigError(f"{path}, line {number}: {values} under {headings}; complete the line")
         yield block
 
 
@@ -205,15 +210,15 @@ def _own_scaler(path: Path, names: Sequence[str], train: Matrix) -> Scaler:
 
 def _nothing_varies(names: Sequence[str], values: Matrix, train: Matrix) -> str:
     """Say which columns teach nothing, and the mend."""
-    records, width = train.shape
+    records, width = counted(len(train), "training record"), train.shape[1]
     if len(names) == width and width > 1:
-        return f"none of the {width} columns varies in the {records} training records: there is nothing to learn"
+        return f"none of the {counted(width, 'column')} varies in the {records}: there is nothing to learn"
     held = ", ".join(f"{name[:40]!r} is {value:g}" for name, value in zip(names[:SHOWN], values, strict=False))
     more = f" and {len(names) - SHOWN} more are constant" if len(names) > SHOWN else ""
     drop = " ".join(f"--drop {name[:80]!r}" for name in names[:SHOWN]) + (" ..." if more else "")
     what, they = ("column", "it varies") if len(names) == 1 else ("columns", "they vary")
     return (
-        f"{what} {held}{more} in all {records} training records and so teach{'es' * (len(names) == 1)} nothing; leave "
+        f"{what} {held}{more} in all {records} and so teach{'es' * (len(names) == 1)} nothing; leave "
         f"out with {drop}, or give a --scaler from records in which {they}"
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.errors import ConfigError, EnvironmentFault
+from edge_client.words import counted
 
 Floats = NDArray[np.float32]
 MAX_FILE = 4 * 1024**3
@@ -41,9 +42,11 @@ def load_records(path: Path, test_path: Path | None = None) -> Records:
         raise ConfigError(f"{where}: holds no array named {sorted(absent)[0]!r}; evaluation needs 'test' and 'labels'")
     test, labels = _matrix(where, "test", held_out["test"]), held_out["labels"]
     if labels.shape != (len(test),) or not np.isin(labels, (0, 1)).all():
-        raise ConfigError(f"{where}: 'labels' must hold {len(test)} values 0 (normal) or 1 (anomaly)")
+        raise ConfigError(f"{where}: 'labels' must hold {counted(len(test), 'value')}, 0 (normal) or 1 (anomaly)")
     if test.shape[1] != samples.shape[1]:
-        raise ConfigError(f"{where}: 'test' has {test.shape[1]} features, 'samples' of {path} has {samples.shape[1]}")
+        raise ConfigError(
+            f"{where}: 'test' has {counted(test.shape[1], 'feature')}, 'samples' of {path} has {samples.shape[1]}"
+        )
     return Records(samples, test, labels.astype(np.int8))
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from edge_client.errors import EnvironmentFault, GcaError, pip_install
+from edge_client.words import counted
 
 if TYPE_CHECKING:
     from edge_client.transport.base import Incoming, Transport
@@ -156,7 +157,11 @@ def _memory() -> Finding:
     except (OSError, EnvironmentFault):
         return Finding("memory", "note", "this system does not say how much is free; `gca simulate` needs Linux")
     holds = max(0, (free - PARENT_BYTES) // DEVICE_BYTES)
-    return Finding("memory", "ok" if holds else "note", f"{free / 1e9:.1f} GB free: about {holds} device processes")
+    return Finding(
+        "memory",
+        "ok" if holds else "note",
+        f"{free / 1e9:.1f} GB free: about {counted(holds, 'device process', 'device processes')}",
+    )
 
 
 def _descriptors() -> Finding:

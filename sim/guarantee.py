@@ -25,6 +25,7 @@ from math import erfc, exp, log, pi, sqrt
 from edge_client.errors import EnvironmentFault, pip_install
 from edge_client.methods.defences import in_words
 from edge_client.methods.gca import upload_size
+from edge_client.words import counted
 from sim.config import Study
 
 DELTA = 1e-5
@@ -55,9 +56,9 @@ def remarks(study: Study, most_records: int) -> list[str]:
     released = Released(most_records, codes, study.rounds, chosen.code_noise)
     needed = 2.0 * sqrt(codes * study.rounds) / mu_of_epsilon(TARGET_EPSILON, DELTA)
     lines.append(
-        f"uploads alone, one record of {most_records:,}, {codes:,} codes a round, {study.rounds:,} rounds: epsilon "
-        f"{epsilon_of_upload(released, DELTA):.4g} at delta {DELTA:g}; epsilon {TARGET_EPSILON:g} would take "
-        f"training.code_noise={needed:.3g}"
+        f"uploads alone, one record of {most_records:,}, {counted(codes, 'code')} a round, "
+        f"{counted(study.rounds, 'round')}: epsilon {epsilon_of_upload(released, DELTA):.4g} at delta "
+        f"{DELTA:g}; epsilon {TARGET_EPSILON:g} would take training.code_noise={needed:.3g}"
     )
     fixed, untold = epsilon_if_always_drawn(released, DELTA), ""
     try:

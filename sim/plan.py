@@ -16,6 +16,7 @@ from edge_client.model.autoencoder import Architecture
 from edge_client.model.choice import architecture_for
 from edge_client.model.convolutional import ConvolutionalArchitecture
 from edge_client.protocol.messages import Cohort
+from edge_client.words import counted
 from sim import guarantee
 from sim.config import Study
 from sim.data import Dataset
@@ -113,7 +114,7 @@ def warnings(study: Study, planned: StudyPlan) -> list[str]:
     found, each, deadline = [], planned.seconds_per_round, study.participation.deadline
     if each > SLOW_S:
         found.append(
-            f"a round takes {duration_text(each)} on link {in_short(study.link)}, all {study.rounds} rounds "
+            f"a round takes {duration_text(each)} on link {in_short(study.link)}, {counted(study.rounds, 'round')} "
             f"{duration_text(each * study.rounds)}; choose a faster link, fewer rounds or "
             + ("a smaller training.upload_fraction" if study.method == "gca" else "a smaller model (training.hidden)")
         )
@@ -137,8 +138,8 @@ def _shards(study: Study, dataset: Dataset) -> dict[str, int]:
     fewest = min(shards.values())
     if study.method == "gca" and upload_size(study.training.upload_fraction, fewest) == 0:
         raise ConfigError(
-            f"training.upload_fraction: {study.training.upload_fraction} of {fewest} records is less than one code; "
-            "raise it or use fewer devices"
+            f"training.upload_fraction: {study.training.upload_fraction} of {counted(fewest, 'record')} is less than "
+            "one code; raise it or use fewer devices"
         )
     return shards
 
@@ -214,7 +215,8 @@ def _on_this_machine(study: Study, architecture: Model, flops: float, participan
 def _notes(study: Study, dataset: Dataset, uploaded: int, most_records: int) -> Iterable[str]:
     if HOST in several(study.hardware):
         speed = speed_here(study.training, dataset.input_dim) / 1e9
-        yield f"training assumes {speed:.0f} GFLOP/s, as just measured, for each of the {os.cpu_count()} cores here"
+        cores = counted(os.cpu_count() or 1, "core")
+        yield f"training assumes {speed:.0f} GFLOP/s, as just measured, for each of {cores} here"
     if study.is_local:
         yield f"method {study.method} uses no network: link and participation are nothing to it"
     elif study.participation.fraction < 1 or study.participation.dropout:
@@ -226,7 +228,8 @@ def _notes(study: Study, dataset: Dataset, uploaded: int, most_records: int) -> 
         return
     yield from guarantee.remarks(study, most_records)
     if study.clustering.components > uploaded:
-        yield f"{uploaded} codes cannot make {study.clustering.components} clusters: K is reduced to {uploaded}"
+        codes = counted(uploaded, "code")
+        yield f"{codes} cannot make {study.clustering.components} clusters: K is reduced to {uploaded}"
     if study.dataset == "bank":
         yield (
             f"bank's shards upload {BANK_UPLOADED_CODES:,} codes in all at the paper's settings; the paper prints "

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from broker_server.records import ENDS_EARLY, RoundRecord
 from edge_client.protocol.messages import Telemetry
+from edge_client.words import counted
 from sim.emulation.journal import Display
 from sim.fleet_table import FleetTable
 from sim.units import bytes_text
@@ -119,7 +120,7 @@ def _line(record: RoundRecord, accuracy: float, rounds: int) -> str:
         f"{record.published_s - record.opened_s:.1f} s",
     ]
     if record.participants or any(moved.values()):  # else everybody trains alone
-        parts.append(f"{len(record.accepted)} of {len(record.participants)} uploads")
+        parts.append(f"{len(record.accepted)} of {counted(len(record.participants), 'upload')}")
         parts.append(f"messages up {bytes_text(moved['up'])}, down {bytes_text(moved['down'])}")
     odd = {kind: len(devices) for kind in ("late", "rejected", "missing") if (devices := getattr(record, kind))}
     return "; ".join(parts + [f"{count} {kind}" for kind, count in odd.items()])

@@ -13,10 +13,11 @@ from broker_server.results import Bytes, Point, RunRow
 from broker_server.store import StudyStore
 from edge_client.model.choice import architecture_for
 from edge_client.protocol.codec import FP32
+from edge_client.words import counted
 from sim.config import Study
 from sim.devices import several
 from sim.narrow import show
-from sim.units import bytes_text, duration_text
+from sim.units import bytes_text, duration_text, share_text
 from sim.words import printable
 
 FALLEN = 0.05
@@ -102,7 +103,7 @@ def _accuracies(points: list[Point], best: Point | None, table: Table) -> Table:
     wanted = set(ends if len(ends) <= RECENT else [*ends[: RECENT // 2], *ends[-RECENT // 2 :]])
     for point in points:
         if point in wanted or point == best:
-            qualities = (_share(value) for value in (point.accuracy, point.auroc, point.average_precision))
+            qualities = (share_text(value) for value in (point.accuracy, point.auroc, point.average_precision))
             after = f"{printable(point.phase)} {point.epoch}"
             table.add_row(str(point.round), after, str(point.devices), *qualities, "peak" if point == best else "")
     return table
@@ -115,21 +116,21 @@ def remarks_on(points: list[Point], best: Point | None, run: RunRow) -> list[str
         remarks.append("no evaluation: the devices had no test set")
     else:
         remarks.append(
-            f"peak accuracy {_share(best.accuracy)} {_instant(best)}; a peak is chosen by looking at the test set"
+            f"peak accuracy {share_text(best.accuracy)} {_instant(best)}; a peak is chosen by looking at the test set"
         )
         highest = results.peak(points)
         if highest is not None and (highest.accuracy or 0.0) > (best.accuracy or 0.0):
             remarks.append(
-                f"among all instants the highest is {_share(highest.accuracy)} {_instant(highest)}, where the paper "
-                "does not look for this method's peak"
+                f"among all instants the highest is {share_text(highest.accuracy)} {_instant(highest)}, where the "
+                "paper does not look for this method's peak"
             )
         if best.devices < run.devices:
-            remarks.append(f"the peak is a mean over {best.devices} of {run.devices} devices")
+            remarks.append(f"the peak is a mean over {best.devices} of {counted(run.devices, 'device')}")
         if run.method == "gca" and best.round == 1 and best.phase == "recon":
             remarks.append("the peak precedes the first alignment: no centroid had been exchanged by then")
         last = points[-1]
         remarks.append(
-            f"final accuracy {_share(last.accuracy)}, mean over {last.devices} of {run.devices} devices "
+            f"final accuracy {share_text(last.accuracy)}, mean over {last.devices} of {counted(run.devices, 'device')} "
             f"after round {last.round}"
         )
         remarks += _fallen(points, best)
@@ -215,7 +216,7 @@ def irregularities(store: StudyStore, run: int, fates: dict[str, int]) -> list[s
     remarks = [printable(detail) for (detail,) in store.rows(query, run)]
     lines += remarks[:REMARKS]
     if len(remarks) > REMARKS:
-        lines.append(f"and {len(remarks) - REMARKS} more remarks like these, in the study's events")
+        lines.append(f"and {counted(len(remarks) - REMARKS, 'more remark')} like these, in the study's events")
     return lines
 
 
@@ -228,10 +229,6 @@ def _instant(point: Point) -> str:
     if point.phase == "global":
         return f"of the aggregate of round {point.round}"
     return f"after epoch {point.epoch} of phase {printable(point.phase)} in round {point.round}"
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f} %"
 
 
 def _where(point: Point) -> dict[str, Any]:

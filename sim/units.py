@@ -19,6 +19,11 @@ def duration_text(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
 
 
+def share_text(value: float | None, unit: str = " %") -> str:
+    """Return a fraction in percent; "-" where there is none. `unit` is empty where the column says it."""
+    return "-" if value is None else f"{100 * value:.2f}{unit}"
+
+
 LINK_UNITS = {
     "up": "bit/s", "down": "bit/s", "rtt": "s", "jitter": "s", "loss": "per segment", "mss": "bytes a segment",
     "header": "bytes a segment", "duty_cycle": "of the time", "half_duplex": "", "price": "EUR/MB",

@@ -15,6 +15,7 @@ from broker_server.clustering.problem import Fit, Problem
 from broker_server.clustering.soft_kmeans import soft_kmeans
 from broker_server.clustering.spec import Clustering, ClusteringSpec, Diagnostics
 from edge_client.errors import ConfigError, EnvironmentFault
+from edge_client.words import counted
 
 ALGORITHMS: dict[str, Callable[[Problem], Fit]] = {
     "gmm": gmm,
@@ -45,8 +46,8 @@ def run(
         except torch.OutOfMemoryError:
             if spec.device == "cuda":
                 raise EnvironmentFault(
-                    f"clustering: {len(pool.rows)} codes and {components} components do not fit into CUDA memory; "
-                    "use device 'auto' or 'cpu', or fewer initialisations"
+                    f"clustering: {counted(len(pool.rows), 'code')} and {components} components do not fit into CUDA "
+                    "memory; use device 'auto' or 'cpu', or fewer initialisations"
                 ) from None
             device, note = torch.device("cpu"), "auto: the pool did not fit into CUDA memory"
             fit = _fitted(pool, spec, seed, start, components, device)

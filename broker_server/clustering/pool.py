@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.errors import ProtocolError
+from edge_client.words import counted
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def pool_of(codes: Sequence[NDArray[np.floating]] | NDArray[np.floating], norm_b
     dropped = tuple(int((~part).sum()) for part in np.split(usable, ends))
     if not len(rows) or not width:
         raise ProtocolError(
-            f"clustering: no usable code among {len(usable)} rows from {len(uploads)} devices "
+            f"clustering: no usable code among {counted(len(usable), 'row')} from {counted(len(uploads), 'device')} "
             f"({sum(dropped)} not finite or beyond {norm_bound:g}); keep the previous centroids for this round"
         )
     rows += 0.0  # -0.0 becomes 0.0: one value to the sort and to the box

@@ -16,6 +16,7 @@ from edge_client.errors import GcaError, ProtocolError
 from edge_client.methods.gca import upload_size
 from edge_client.protocol.codec import FP32, Arrays
 from edge_client.seeds import digest, stream
+from edge_client.words import counted
 
 Codes = NDArray[np.float32]
 
@@ -55,7 +56,7 @@ class GcaServer:
         if latents.dtype != np.float32 or latents.ndim != 2 or latents.shape[1] != self.latent_dim:
             raise ProtocolError(f"latents must be float32 (L, {self.latent_dim}), are {latents.dtype}{latents.shape}")
         if not 1 <= len(latents) <= most:
-            raise ProtocolError(f"{len(latents)} codes where 1 to {most} belong")
+            raise ProtocolError(f"{counted(len(latents), 'code')} where 1 to {most} belong")
         if not np.isfinite(latents).all():
             raise ProtocolError("latents hold NaN or infinity")
         if (largest := float(np.sqrt(np.square(latents, dtype=np.float64).sum(axis=1)).max())) > self.norm_limit:
@@ -90,7 +91,7 @@ class GcaServer:
             backed[:] = True
         if not backed.any():
             raise GcaError(
-                f"none of {len(backed)} centroids has codes of {self.minimum_devices} devices; "
+                f"none of {counted(len(backed), 'centroid')} has codes of {counted(self.minimum_devices, 'device')}; "
                 "lower clustering.minimum_devices_per_centroid or clustering.components"
             )
         return backed
@@ -100,7 +101,9 @@ class GcaServer:
         if backed.all():
             return ()
         count, support = int((~backed).sum()), float(found.support[~backed].sum())
-        return (f"{count} centroids of fewer than {self.minimum_devices} devices dropped, support {support:g}",)
+        return (
+            f"{counted(count, 'centroid')} of fewer than {self.minimum_devices} devices dropped, support {support:g}",
+        )
 
 
 def _medians(found: Clustering, latents: Sequence[Codes]) -> NDArray[np.float64]:
@@ -117,7 +120,8 @@ def _remarks(diagnostics: Diagnostics) -> tuple[str, ...]:
     asked, fitted = diagnostics.requested_components, diagnostics.fitted_components
     remarks = [diagnostics.device_note] if diagnostics.device_note else []
     if fitted < asked:
-        remarks.append(f"K reduced from {asked} to {fitted}: the pool has {diagnostics.distinct_rows} distinct codes")
+        distinct = counted(diagnostics.distinct_rows, "distinct code")
+        remarks.append(f"K reduced from {asked} to {fitted}: the pool has {distinct}")
     if any(diagnostics.dropped):
-        remarks.append(f"{sum(diagnostics.dropped)} codes beyond the norm bound were dropped")
+        remarks.append(f"{counted(sum(diagnostics.dropped), 'code')} beyond the norm bound dropped")
     return tuple(remarks)

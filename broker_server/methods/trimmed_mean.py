@@ -15,6 +15,7 @@ from broker_server.methods.averaging import Vector, as_broadcast, coordinate_blo
 from broker_server.methods.base import Aggregate, Upload
 from broker_server.methods.fedavg import FedAvgServer
 from edge_client.protocol.codec import Arrays
+from edge_client.words import counted
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class TrimmedMeanServer(FedAvgServer):
     def aggregate(self, round: int, uploads: Mapping[str, Upload], previous: Arrays | None = None) -> Aggregate:
         cut = floor(self.trim * len(uploads) + 1e-9)  # 0.1 of 10 is one
         theta: Vector = np.concatenate([_trimmed(block, cut) for block in coordinate_blocks(uploads)])
-        told = () if cut else (f"{self.trim:g} of {len(uploads)} uploads is none: nothing was trimmed",)
+        told = () if cut else (f"{self.trim:g} of {counted(len(uploads), 'upload')} is none: nothing was trimmed",)
         return Aggregate({"parameters": as_broadcast(theta)}, {"aggregation": "trimmed_mean", "trimmed": cut}, told)
 
 

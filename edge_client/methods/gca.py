@@ -21,6 +21,7 @@ from edge_client.model.autoencoder import FloatArray
 from edge_client.model.checks import check_centroids, check_per_centroid
 from edge_client.model.trainer import ModelState
 from edge_client.seeds import stream
+from edge_client.words import counted
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,8 @@ def select_upload(context: LocalContext) -> NDArray[np.int64]:
     size = upload_size(fraction, records)
     if size == 0:
         raise ConfigError(
-            f"device {context.device}: upload_fraction {fraction} of {records} records is less than one code; "
-            "raise upload_fraction or give the device more records"
+            f"device {context.device}: upload_fraction {fraction} of {counted(records, 'record')} is less than one "
+            "code; raise upload_fraction or give the device more records"
         )
     return stream(context.seed, "upload", context.round, context.device).choice(records, size, replace=False)
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from edge_client.errors import ConfigError, GcaError, ProtocolError
 from edge_client.model.autoencoder import FloatArray
+from edge_client.words import counted
 
 
 def check_samples(samples: NDArray[Any], input_dim: int, dtype: np.dtype[Any]) -> None:
@@ -34,7 +35,7 @@ def check_epochs(orders: NDArray[Any], learning_rates: NDArray[Any], batch_size:
             f"got {orders.dtype} of shape {orders.shape}"
         )
     if orders.min() < 0 or orders.max() >= count:
-        raise ConfigError(f"orders: holds an index outside the {count} records")
+        raise ConfigError(f"orders: holds an index outside the {counted(count, 'record')}")
     if learning_rates.shape != (len(orders),):
         raise ConfigError(f"learning_rates: {learning_rates.shape} for {len(orders)} epochs; give each epoch one")
     if not ((learning_rates > 0.0) & (learning_rates < np.inf)).all():
@@ -98,7 +99,7 @@ def check_kernel_model(count: int, layers: int) -> None:
 def check_kernel_batch(rows: int, widths: Sequence[int]) -> None:
     """Require a minibatch whose activations the compiled kernel takes."""
     if rows * sum(widths) > KERNEL_ACTIVATIONS:
-        raise ConfigError(f"batch_size: {rows} records need {rows * sum(widths)} activations; lower it")
+        raise ConfigError(f"batch_size: {counted(rows, 'record')} need {rows * sum(widths)} activations; lower it")
 
 
 def check_single_precision(parameters: NDArray[Any]) -> None:

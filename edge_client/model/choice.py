@@ -10,6 +10,7 @@ from edge_client.model.autoencoder import Architecture
 from edge_client.model.compiled import CompiledTrainer
 from edge_client.model.convolutional import ConvolutionalArchitecture
 from edge_client.model.trainer import NumpyTrainer, Trainer
+from edge_client.words import counted
 
 NUMPY = "numpy"
 
@@ -51,7 +52,7 @@ def architecture_for(hyper: Hyperparameters, input_dim: int) -> Architecture | C
     architecture = ConvolutionalArchitecture(hyper.image, hyper.hidden, hyper.latent_dim)
     if architecture.input_dim != input_dim:
         raise ConfigError(
-            f"training.image: {list(hyper.image)} makes {architecture.input_dim:,} features, records have "
+            f"training.image: {list(hyper.image)} makes {counted(architecture.input_dim, 'feature')}, records have "
             f'{input_dim:,}; name the shape of this dataset\'s images, or set training.model = "dense"'
         )
     return architecture

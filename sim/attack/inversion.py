@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from edge_client.errors import ConfigError
 from edge_client.model.adam import BETA1, BETA2, EPSILON
+from edge_client.words import counted
 from sim.attack.networks import Halves
 from sim.attack.seen import Floats
 from sim.attack.starts import STEPS
@@ -35,7 +36,9 @@ class Search:
 
     def __post_init__(self) -> None:
         if self.steps < 0 or self.patience < 1:
-            raise ConfigError(f"attack: {self.steps} steps with patience {self.patience}; use 0 or more, and 1 or more")
+            raise ConfigError(
+                f"attack: {counted(self.steps, 'step')} with patience {self.patience}; use 0 or more, and 1 or more"
+            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,6 +16,7 @@ from broker_server.store import StudyStore
 from edge_client.errors import ConfigError, GcaError
 from edge_client.methods.context import initial_state
 from edge_client.methods.defences import in_words
+from edge_client.words import counted
 from sim.attack import latent_only, shadow, white_box
 from sim.attack.inversion import Search
 from sim.attack.linkage import link, rotation_free
@@ -196,7 +197,7 @@ def _judged(
     if len(outputs) == 0:
         raise GcaError(f"attack: no output for {victim.device} is finite; its model overflows everywhere")
     if lost := len(extraction.outputs) - len(outputs):
-        remarks.append(f"{lost} outputs are not finite and were left out")
+        remarks.append(f"{counted(lost, 'output')} left out: not finite")
     found = leakage(victim.samples, outputs, others.reference)
     details = extraction.details | {
         "records": len(victim.samples), "outputs": len(outputs), "reference": len(others.reference), "remarks": remarks,

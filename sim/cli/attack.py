@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edge_client.words import counted
+
 if TYPE_CHECKING:
     from broker_server.records import AttackRecord
 
@@ -73,11 +75,12 @@ def _json(record: "AttackRecord") -> dict[str, Any]:
 
 def _extraction(record: "AttackRecord", one_more: bool) -> list[str]:
     assert record.ntmse is not None and record.excess_cosine is not None
-    told, strangers = record.details, f"{record.details['reference']} records that nobody trained on"
+    told, strangers = record.details, f"{counted(record.details['reference'], 'record')} that nobody trained on"
     knows = f", knowing {' and '.join(record.knows.split('+'))}" if record.knows else ""
     lines = [
         f"{record.device}, {_when(record, one_more)}: {ROUTES[record.attack]}{knows}",
-        f"{told['outputs']} outputs against {told['records']:,} training records; measure: {strangers}",
+        f"{counted(told['outputs'], 'output')} against {counted(told['records'], 'training record')}; "
+        f"measure: {strangers}",
         f"NTMSE          {record.ntmse:9.3f}   {_than(record.ntmse, 1.0)} the records than those are",
         f"excess cosine  {record.excess_cosine:+9.3f}   "
         f"{'less' if record.excess_cosine < 0 else 'more'} alike in direction than those are",
@@ -109,7 +112,8 @@ def _linkage(record: "AttackRecord") -> list[str]:
         return f"{100 * linked / told['common']:.1f} %" if told["common"] else "undefined"
 
     return [
-        f"{record.device}: {told['common']} records uploaded in both of rounds {record.round - 1} and {record.round}",
+        f"{record.device}: {counted(told['common'], 'record')} uploaded in both of rounds {record.round - 1} and "
+        f"{record.round}",
         f"{told['linked']} linked by their codes: {share(told['linked'])}; by chance {100 * told['chance']:.1f} %",
         f"{told['linked_in_any_rotation']} linked by what no rotation changes, their lengths and distances to the "
         f"centroids: {share(told['linked_in_any_rotation'])}",

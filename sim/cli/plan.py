@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edge_client.words import counted
+
 if TYPE_CHECKING:
     from sim.config import Study
     from sim.plan import Bytes, StudyPlan
@@ -92,8 +94,8 @@ def _show(study: "Study", planned: "StudyPlan") -> None:
     from sim.plan import warnings
     from sim.units import bytes_text, duration_text
 
-    print(f"{study.dataset}, {study.method}, {study.devices} devices of which {planned.participants} take part in a "
-          f"round, {study.rounds} rounds")  # fmt: skip
+    print(f"{study.dataset}, {study.method}, {counted(study.devices, 'device')}, {planned.participants} in a round, "
+          f"{counted(study.rounds, 'round')}")  # fmt: skip
     print(f"link {in_short(study.link)}, hardware {in_short(study.hardware)}\n")
     print(f"{'all devices':<24}{'up':>10}{'down':>10}{'all rounds':>14}")
     for name, count in {

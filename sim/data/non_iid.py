@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from edge_client.errors import ConfigError
 from edge_client.seeds import digest, stream
+from edge_client.words import counted
 
 MOST_GROUPS = 20
 CONCENTRATION = 0.1
@@ -78,9 +79,9 @@ def quotas(n: int, devices: int, minimum: int) -> Counts:
     smallest = int(sizes[-1])
     if smallest < max(minimum, 1):
         raise ConfigError(
-            f"{n:,} training records over {devices:,} devices with a tail of {TAIL_RATIO}:1 leave a device with "
-            f"{smallest:,}, fewer than the minimum of {minimum:,}; use fewer devices, lower data.minimum_records, or "
-            'set data.partition = "iid"'
+            f"{counted(n, 'training record')} over {counted(devices, 'device')} with a tail of {TAIL_RATIO}:1 "
+            f"leave a device with {smallest:,}, fewer than the minimum of {minimum:,}; use fewer devices, lower "
+            'data.minimum_records, or set data.partition = "iid"'
         )
     if devices <= 2:
         sizes[0] += n - sizes.sum()

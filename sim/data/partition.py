@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from edge_client.errors import ConfigError
 from edge_client.seeds import stream
+from edge_client.words import counted
 from sim.config import Study
 from sim.data.dataset import Dataset
 from sim.data.non_iid import non_iid, pooled
@@ -39,8 +40,9 @@ def iid(n: int, devices: int, seed: int, minimum: int = MINIMUM_RECORDS) -> list
     smallest = n // devices
     if smallest < max(minimum, 1):
         raise ConfigError(
-            f"{n:,} training records over {devices:,} devices leave a device with {smallest:,}, fewer than the "
-            f"minimum of {minimum:,}; use at most {n // max(minimum, 1):,} devices or lower data.minimum_records"
+            f"{counted(n, 'training record')} over {counted(devices, 'device')} leave a device with {smallest:,}, "
+            f"fewer than the minimum of {minimum:,}; use at most {counted(n // max(minimum, 1), 'device')} or lower "
+            "data.minimum_records"
         )
     order = stream(seed, "partition").permutation(n).astype(np.int64)
     return np.array_split(order, devices)

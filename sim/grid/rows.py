@@ -27,7 +27,7 @@ from sim.stragglers import (
     waste,
 )
 from sim.summary import judged
-from sim.units import bytes_text, duration_text
+from sim.units import bytes_text, duration_text, share_text
 
 SLOW = ("participation", "accuracy", "participation_of_all", "accuracy_of_all")
 USELESS = ("late", "unused")
@@ -86,7 +86,8 @@ def show(rows: Sequence[Row], targets: Sequence[float], console: Console) -> Non
             page.add_row(*_varied(one), "failed" if one.failure else "no evaluation")
             continue
         page.add_row(
-            *_varied(one), _share(one.peak), _share(one.final), bytes_text(one.whole.payload_bytes), *_spent(one.whole),
+            *_varied(one), share_text(one.peak, ""), share_text(one.final, ""), bytes_text(one.whole.payload_bytes),
+            *_spent(one.whole),
             *((str(one.late), str(one.missing)) if trouble else ()),
         )  # fmt: skip
     narrow.show(page, console)
@@ -126,7 +127,9 @@ def _show_paces(rows: Sequence[Row], keys: Sequence[str], console: Console) -> N
         if one.rounds and slow and waste:
             seconds = map(duration_text, one.rounds)
             useless = bytes_text(waste.unused)
-            page.add_row(*_varied(one), *seconds, _share(slow.participation), _share(slow.accuracy), useless)
+            page.add_row(
+                *_varied(one), *seconds, share_text(slow.participation, ""), share_text(slow.accuracy, ""), useless
+            )
     console.print()
     narrow.show(page, console)
 
@@ -186,7 +189,3 @@ def _joules(energy: Energy | None) -> str:
     if energy is None or energy.total is None or (energy.unknown and not energy.known):  # a bound of 0 says nothing
         return "unknown"
     return f"{'>= ' if energy.unknown else ''}{energy.known:.3g} J"
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f}"

@@ -21,6 +21,7 @@ from pathlib import Path
 from broker_server import results
 from broker_server.store import StudyStore
 from edge_client.errors import EnvironmentFault, GcaError
+from edge_client.words import counted
 from sim.emulation.child import die_with_parent_beside
 from sim.emulation.resume import has_begun
 from sim.fleet.recording import identity
@@ -58,7 +59,7 @@ def run_cells(cells: Sequence[Cell], directory: Path, *, jobs: int, data_dir: Pa
         else:
             missing[cell.name] = cell
     if ends:
-        tell(f"{len(ends)} of {len(ends) + len(missing)} studies are there already")
+        tell(f"{len(ends)} of {counted(len(ends) + len(missing), 'study', 'studies')} there already")
     for number, done in enumerate(_in_turn(list(missing.values()), directory, max(1, jobs), data_dir), start=1):
         ends[done.cell.name] = done
         state = "failed: " + done.failure if done.failure else "done"

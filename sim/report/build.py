@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from edge_client.errors import EnvironmentFault, GcaError
+from edge_client.words import counted
 from sim.report import figures, latent
 from sim.report.before import before_last_alignment
 from sim.report.curve import CurvePoint, curve, targets
@@ -45,12 +46,14 @@ def build_report(directories: Sequence[Path], output: Path | None = None, *, csv
     Raises `EnvironmentFault` for studies that cannot be reported and for files that cannot be written.
     """
     if len(directories) > MOST:
-        raise EnvironmentFault(f"{len(directories)} studies are too many for one report; give at most {MOST}")
+        raise EnvironmentFault(
+            f"{counted(len(directories), 'study', 'studies')} are too many for one report; give at most {MOST}"
+        )
     studies = [read_study(directory) for directory in dict.fromkeys(directories)]
     for study in studies:
         if not study.run.completed:
             note(f"{study.directory}: the run did not complete: {study.run.reason or 'its program was stopped'}; "
-                 f"the report has its {len(study.rounds)} finished rounds")  # fmt: skip
+                 f"the report has its {counted(len(study.rounds), 'finished round')}")  # fmt: skip
     entries = _entries(studies)
     drawn = _figures(entries, note)
     path = output or (directories[0] / "report.html" if len(studies) == 1 else Path("report.html"))
@@ -66,8 +69,8 @@ def labels(studies: Sequence[ReportStudy]) -> list[str]:
     """Return a distinct name for each study: method and link, the dataset where they differ, and whatever else sets
     them apart."""
     facts: list[Callable[[ReportStudy], str]] = [
-        lambda study: f"{study.run.devices} devices",
-        lambda study: f"{study.run.rounds} rounds",
+        lambda study: counted(study.run.devices, "device"),
+        lambda study: counted(study.run.rounds, "round"),
         lambda study: f"seed {study.run.seed}",
         lambda study: ", ".join(study.boards),
         lambda study: study.directory.name,
@@ -136,7 +139,7 @@ def _page(entries: Sequence[Entry], drawn: Sequence[Figure]) -> str:
             *(details(one.key.label, one.study) for one in entries)),
     ]  # fmt: skip
     about = dict.fromkeys(facts(one.study) for one in entries)
-    lead = next(iter(about)) if len(about) == 1 else f"{len(entries)} studies"
+    lead = next(iter(about)) if len(about) == 1 else counted(len(entries), "study", "studies")
     return page(f"Accuracy and its cost on {what}", lead, sections, drawn, f"gca {version('gca')}")
 
 

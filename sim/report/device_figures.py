@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from edge_client.words import counted
 from sim.energy import ASIDE
 from sim.report.figure import Choice, Figure, Key, Option, Row, compact
 from sim.report.figures import MOUSE_ZOOM
@@ -35,7 +36,7 @@ def timeline(studies: Sequence[ReportStudy], parts: Sequence[Sequence[DeviceRoun
         names = sorted({part.device for part in found} | {device for _, device, _ in study.fates})
         shown = set(names[:DEVICE_LIMIT])
         if len(shown) < len(names):
-            cut.append(f"{labels[number]}: {len(shown)} of {len(names)} devices")
+            cut.append(f"{labels[number]}: {len(shown)} of {counted(len(names), 'device')}")
         found = [part for part in found if part.device in shown]
         last = _last_that_fits(found)
         if found and last < max(part.round for part in found):

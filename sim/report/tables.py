@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from html import escape
 
+from edge_client.words import counted
 from sim.energy import Energy
 from sim.report.curve import CurvePoint
 from sim.report.figure import Key
 from sim.report.page import cell, chip, none, paragraph, table
 from sim.report.study import ReportStudy
 from sim.report.totals import Costs
-from sim.units import bytes_text, duration_text
+from sim.units import bytes_text, duration_text, share_text
 
 Rows = Sequence[tuple[Key, ReportStudy, Costs]]
 
@@ -18,7 +19,7 @@ def facts(study: ReportStudy) -> str:
     """Return what a study was about, beside its method and link."""
     run = study.run
     done = "" if run.completed else f" ({len(study.rounds)} finished)"
-    return f"{study.data_name}, {run.devices} devices, {run.rounds} rounds{done}, seed {run.seed}"
+    return f"{study.data_name}, {counted(run.devices, 'device')}, {counted(run.rounds, 'round')}{done}, seed {run.seed}"
 
 
 def summary_table(rows: Rows) -> str:
@@ -29,7 +30,7 @@ def summary_table(rows: Rows) -> str:
     return table([*head, *(["energy"] if burnt else [])], [[
         _study(key, study, brief=alike),
         _accuracy(one.peak, _where(one.peak)),
-        _accuracy(one.final, f"AUROC {_share(one.final.point.auroc)}" if one.final else ""),
+        _accuracy(one.final, f"AUROC {share_text(one.final.point.auroc)}" if one.final else ""),
         _bytes(one.wire, "not counted"),
         _bytes(one.message),
         _payload(one),
@@ -75,7 +76,7 @@ def _study(key: Key, study: ReportStudy, *, brief: bool = False) -> str:
 def _accuracy(one: CurvePoint | None, small: str) -> str:
     if one is None or one.point.accuracy is None:
         return none("-", "not evaluated")
-    return f"<b>{_share(one.point.accuracy)}</b><small>{escape(small)}</small>"
+    return f"<b>{share_text(one.point.accuracy)}</b><small>{escape(small)}</small>"
 
 
 def _where(one: CurvePoint | None) -> str:
@@ -109,7 +110,3 @@ def _energy(one: Energy | None) -> str:
 
 def _bytes(count: int | None, absent: str = "") -> str:
     return none(absent) if count is None else cell(bytes_text(count))
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f} %"

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from edge_client.words import counted
 from sim import narrow
 from sim.reproduction.published import EXTRACTION, TITLES
 from sim.reproduction.verdict import Compared, orders
@@ -43,17 +44,20 @@ def show(table: str, compared: Sequence[Compared], console: Console) -> None:
             *((_mean(one, "at_round_end", "{:.2f}"), _mean(one, "final", "{:.2f}"), _where(one)) if judged else ()),
         )  # fmt: skip
     narrow.show(page, console)
+    figures = counted(len(compared), "figure")
     for cut in sorted({one.cut for one in compared if one.cut}):
         count = sum(one.cut == cut for one in compared)
-        console.print(f"cut down: {cut} ({count} of {len(compared)} figures of ours)", markup=False, highlight=False)
+        console.print(
+            f"cut down: {cut} ({count} of {counted(len(compared), 'figure')} of ours)", markup=False, highlight=False
+        )
     for reference in ("gca", "inverse"):
         for order in orders(compared, reference):
             console.print(order.text, highlight=False)
     early = sum(any(taken.early for taken in one.taken) for one in compared)
     if early:
         console.print(
-            f"{early} of {len(compared)} figures of ours peak in the reconstruction of round 1, before any centroid "
-            "had been exchanged; the published ones cannot be told apart from that",
+            f"{early} of {figures} of ours: the peak fell in the reconstruction of round 1, before "
+            "any centroid had been exchanged; the published ones cannot be told apart from that",
             highlight=False,
         )
     for one in compared:

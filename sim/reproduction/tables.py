@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_client.errors import ConfigError
+from edge_client.words import counted
 from sim.config import load_study
 from sim.grid.cells import Cell
 from sim.grid.runner import Done
@@ -59,7 +60,7 @@ def compare(figure: Figure, cells: Sequence[Cell], ends: Mapping[str, Done], cut
     failures = [one.failure for one in done if one.failure]
     taken = [take(Path(one.directory), figure.measure) for one in done if not one.failure]
     if failures:
-        cut = "; ".join(filter(None, (cut, f"{len(failures)} of {len(done)} seeds failed")))
+        cut = "; ".join(filter(None, (cut, f"{len(failures)} of {counted(len(done), 'seed')} failed")))
     return Compared(figure, taken, cut, failures[0] if failures else "")
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
+from edge_client.words import counted
 from sim.reproduction.measures import Taken
 from sim.reproduction.published import EXTRACTION, Figure
 
@@ -62,7 +63,7 @@ class Order:
     def text(self) -> str:
         """One line for a person."""
         ran = len(self.holds) + len(self.fails)
-        claim = f"{self.better} above {self.worse}: published for {len(self.claimed)} datasets"
+        claim = f"{self.better} above {self.worse}: published for {counted(len(self.claimed), 'dataset')}"
         line = f"{claim}; holds in {len(self.holds)} of the {ran} that ran"
         return line + (f", not in {', '.join(self.fails)}" if self.fails else "")
 

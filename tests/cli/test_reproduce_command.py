@@ -21,7 +21,7 @@ def test_a_table_is_run_compared_and_found_again(tmp_path: Path, data_dir: Path)
         difference = float(line["ours_mean"]) - float(line["published_mean"])
         assert abs(float(line["difference"]) - difference) < 1e-6
     again = gca(*words)
-    assert again.returncode == 0 and again.stdout.startswith("7 of 7 studies are there already\n")
+    assert again.returncode == 0 and again.stdout.startswith("7 of 7 studies there already\n")
     assert again.stdout.partition("table06")[2] == done.stdout.partition("table06")[2]
 
 

@@ -116,7 +116,7 @@ def test_a_final_model_is_taken_by_whoever_has_gone_through_the_same(tmp_path: P
 def test_half_a_recording_is_none(tmp_path: Path) -> None:
     """The quorum fails in round 1 on the slow link; the next study records anew."""
     tight = {"participation.deadline": 0.01, "rounds": 1}
-    with pytest.raises(GcaError, match="0 of 1 uploads"):
+    with pytest.raises(GcaError, match="0 of 1 upload"):
         run_study(study(link=SLOW, **tight), tmp_path / "slow", Quiet())
     assert not list((tmp_path / FOLDER).glob("*.sqlite"))
     run_study(study(link=FAST, rounds=1), tmp_path / "fast", Quiet())

@@ -143,8 +143,8 @@ def test_nothing_in_time_ends_the_run_and_says_why() -> None:
     run = Driver(plan(deadline_s=30.0))
     run.start("a", "b")
     ended = run.tick(31.0)
-    assert only(ended, Finish).outcome.reason == "round 1: 0 of 1 uploads (none came in time)"
-    assert told(ended, RoundState)[0].reason == "round 1: 0 of 1 uploads (none came in time)"
+    assert only(ended, Finish).outcome.reason == "round 1: 0 of 1 upload (none came in time)"
+    assert told(ended, RoundState)[0].reason == "round 1: 0 of 1 upload (none came in time)"
 
 
 @pytest.mark.parametrize(("quorum", "completed"), [(2, True), (3, False)])
@@ -241,7 +241,7 @@ def test_the_whole_cohort_goes_while_others_stay() -> None:
             break
         run.play(number, float(number), asked)
     ended = run.presence(asked, 50.0, state="failed")
-    assert only(ended, Finish).outcome.reason.startswith(f"round {number}: 0 of 1 uploads")
+    assert only(ended, Finish).outcome.reason.startswith(f"round {number}: 0 of 1 upload")
 
 
 def test_accepted_devices_leave_before_the_aggregation_is_done() -> None:

@@ -87,7 +87,7 @@ def test_the_summary_says_what_must_not_be_hidden(tmp_path: Path) -> None:
     assert "the peak precedes the first alignment" in text
     assert "ledgers: bytes sent = bytes received, for every kind of message" in text
     assert "events: stale 4" in text
-    assert "final accuracy 62.50 %, mean over 1 of 1 devices after round 2" in text
+    assert "final accuracy 62.50 %, mean over 1 of 1 device after round 2" in text
     assert "time on the run's clock 90.0 s; a person waited 2.5 min" in text
     # Sending P = 48 floats in two rounds is 2 * 4 * 48 = 384 bytes each way: 8 times the 48 up, 24 times the 16 down.
     assert PARAMETERS == 48
