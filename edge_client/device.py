@@ -33,6 +33,7 @@ from edge_client.private_seeds import Secrets
 from edge_client.protocol.messages import COMPLETED, Evaluation, Phase, Telemetry, Welcome
 from edge_client.records import Records
 from edge_client.session import Session
+from edge_client.words import counted
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -237,8 +238,8 @@ class _Work:
             width = self.device.records.samples.shape[1]
             raise ConfigError(
                 f"device {self.device.session.who.device}: the state that it kept is of a model of "
-                f"{len(state.parameters)} parameters, where records of {width} features need one of {wanted}: "
-                "give the records that it was made from, or delete it"
+                f"{len(state.parameters)} parameters, where records of {counted(width, 'feature')} need one of "
+                f"{wanted}: give the records that it was made from, or delete it"
             )
 
     async def keep(self, round: int) -> None:
