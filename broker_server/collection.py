@@ -18,7 +18,8 @@ class Collection:
     """One round from its opening to its close. `instances` are the processes that were asked: a device that
     restarted in the middle does not know the round, so nobody waits for it. `audience` are those that will hear the
     broadcast: the same, or all that had joined by then; `left_out` were away for too long to be drawn. `wanted` is
-    how many uploads are enough; None: all that may come."""
+    how many uploads are enough; None: all that may come. It takes uploads until `closed_s`; `deserted_s` is since when
+    everyone outstanding has been away."""
 
     round: int
     cohort: Cohort
@@ -27,6 +28,8 @@ class Collection:
     audience: dict[str, str]
     left_out: dict[str, str] = field(default_factory=dict)
     wanted: int | None = None
+    closed_s: float | None = None
+    deserted_s: float | None = None
     outstanding: dict[str, None] = field(init=False)
     """The devices that may still deliver, in the order they were asked."""
     parts: dict[str, Reassembly] = field(default_factory=dict)
@@ -56,6 +59,11 @@ class Collection:
         """Wait no longer for a device: it has gone, or does not know of the round."""
         self.gone.add(device)
         self.outstanding.pop(device, None)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still takes uploads."""
+        return self.closed_s is None
 
     @property
     def enough(self) -> bool:
@@ -96,13 +104,13 @@ class Collection:
         self.outstanding.pop(device, None)
         self.parts.pop(device, None)
 
-    def standing(self, device: str, closed: bool) -> Standing:
+    def standing(self, device: str) -> Standing:
         """Answer a device that asks what became of its upload."""
         if device in self.accepted:
             return Standing(self.round, "accepted")
         if device in self.rejected:
             return Standing(self.round, "rejected")
-        if closed or device not in self.instances:
+        if not self.is_open or device not in self.instances:
             return Standing(self.round, "closed")
         parts = self.parts.get(device)
         return Standing(self.round, "partial", parts.missing) if parts else Standing(self.round, "unseen")
@@ -110,4 +118,4 @@ class Collection:
 
 def over(round: int, accepted: Iterable[str]) -> Collection:
     """Return a round that an earlier life of the server ended, with these uploads."""
-    return Collection(round, EVERYONE, {}, 0.0, {}, accepted=set(accepted))
+    return Collection(round, EVERYONE, {}, 0.0, {}, closed_s=0.0, accepted=set(accepted))

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker_server.actions import (
-    Accepted,
     Action,
     Aggregate,
     Checkpoint,
@@ -23,6 +22,7 @@ from broker_server.actions import (
     Publish,
     Record,
 )
+from broker_server.calls import Calls
 from broker_server.collection import Collection, over
 from broker_server.conduct import Conduct
 from broker_server.deadline import earliest
@@ -30,10 +30,11 @@ from broker_server.door import Door
 from broker_server.farewell import Farewell
 from broker_server.gate import Flawed, Gate, Letter, Stranger
 from broker_server.herald import Herald
+from broker_server.intake import Intake
 from broker_server.ledger import Ledger
 from broker_server.members import Members, room_for
 from broker_server.methods.base import Aggregate as Aggregated
-from broker_server.methods.base import ServerMethod, Upload
+from broker_server.methods.base import ServerMethod
 from broker_server.muster import Muster
 from broker_server.plan import RunPlan
 from broker_server.records import ENDS_EARLY, Closing, Outcome, RoundRecord
@@ -41,11 +42,8 @@ from broker_server.reports import Reports
 from broker_server.round_limit import RoundLimit
 from broker_server.standing import standing
 from broker_server.start import Start
-from broker_server.stragglers import Stragglers
-from edge_client.cohort import draw, sizes, takes_part
-from edge_client.errors import ProtocolError
 from edge_client.protocol import topics
-from edge_client.protocol.codec import Arrays, payload_bytes
+from edge_client.protocol.codec import Arrays
 from edge_client.protocol.messages import COMPLETED, Chunk, Join, Presence, Standing, Telemetry
 from edge_client.transport.pacing import slowest
 from edge_client.words import counted
@@ -65,10 +63,9 @@ class Coordinator:
         self._conduct = Conduct(plan, method, self.members)
         self._gate = Gate(plan, self.members, self.ledger, self.counts, self._conduct)
         self._door = Door(plan, method, self._herald, self.members, self.counts)
-        self._stragglers = Stragglers(self._herald, self.ledger, self.counts)
+        self._calls = Calls(plan, method, self.members, self._conduct)
+        self._intake = Intake(method, self.members, self._herald, self.ledger, self._gate, self.counts)
         self._reports = Reports()
-        self._closed_s: float | None = None
-        self._deserted_s: float | None = None
         self._limit = RoundLimit(plan, method, self.members, self._herald)
         self._farewell = Farewell(plan, method, self.members, self._limit)
         self._muster = Muster(plan)
@@ -108,9 +105,12 @@ class Coordinator:
                 return self._chunk(device, message, size, now)
             case Telemetry():
                 self.ledger.received(device, "telemetry", size)
-                flaw = self._reports.flaw(message, self._round)
-                return self._useless(device, f"report_{flaw}") if flaw else [Observe(message)]
-        return self._foreign(device, size)
+                if (flaw := self._reports.flaw(message, self._round)) is None:
+                    return [Observe(message)]
+                self._gate.useless(device, f"report_{flaw}")
+            case _:
+                self._gate.foreign(device, size)
+        return []
 
     def tick(self, now: float) -> list[Action]:
         """Let time pass: start, close or give up what is due."""
@@ -126,19 +126,20 @@ class Coordinator:
 
     def _patience_ends(self, now: float) -> float | None:
         """Return when to say something of the wait for devices, or to give up that for devices or uploads."""
-        if self.outcome is not None or self._closed_s is not None:
+        collection = self.collection
+        if self.outcome is not None or (collection is not None and not collection.is_open):
             return None
-        if self.collection is None:
+        if collection is None:
             return self._muster.due(len(self.members.joined))
-        deserted = None if self._deserted_s is None else self._deserted_s + self.plan.patience_s
-        return earliest(self._limit.kept(self.collection, now), deserted)
+        deserted = None if collection.deserted_s is None else collection.deserted_s + self.plan.patience_s
+        return earliest(self._limit.kept(collection, now), deserted)
 
     def aggregated(self, result: Aggregated, now: float) -> list[Action]:
         """Publish what aggregation gave and go on to the next round, unless the run has ended meanwhile."""
         if self.outcome is not None:
             return []
         collection = self.collection
-        assert collection is not None and self._closed_s is not None
+        assert collection is not None and not collection.is_open
         listeners = tuple(d for d in collection.audience if d in self.members.joined)
         rate, joined = slowest(*(self.members.joined[d].down_rate for d in listeners)), tuple(self.members.joined)
         actions: list[Action] = [*self._herald.close(collection.round, joined, listeners, result.travels, rate)]
@@ -178,7 +179,7 @@ class Coordinator:
             return []
         told, newcomers = self._door.heard(presence, now)
         if presence.state == "online":
-            self._ask_after_all(device)
+            self._calls.back(self.collection, device)
         elif self.outcome is None and device not in self._conduct.excluded:
             told.append(Note(f"{device} {presence.state}" + (f": {presence.detail}" if presence.detail else "")))
         if presence.state in ("left", "failed"):
@@ -194,10 +195,8 @@ class Coordinator:
             return refused
         self._reports.admit(join.device, join.instance)
         if self.members.admit(join, now) and self.collection is not None:
-            asked = self.collection.instances.get(join.device)
-            if asked is not None and asked != join.instance:
-                self._started_anew(self.collection, join)
-        self._ask_after_all(join.device)
+            self._calls.started_anew(self.collection, join)
+        self._calls.back(self.collection, join.device)
         told = self._standing(join)
         answer: list[Action] = [self._herald.welcome(join, self._last_round_of(join), told)]
         if told.state in ("follows", "partial"):
@@ -206,37 +205,16 @@ class Coordinator:
             answer += self._herald.catch_up(join.device, slowest(join.down_rate))
         return answer + self.tick(now)
 
-    def _started_anew(self, collection: Collection, join: Join) -> None:
-        """A process that asks what became of an upload goes on from what the one before it kept, so it can do what that
-        one was asked for; any other does not know of the round."""
-        if join.awaits == "acceptance" and self._collecting:
-            collection.ask_again(join.device, join.instance)
-        else:
-            collection.give_up(join.device)
-
-    def _ask_after_all(self, device: str) -> None:
-        """Ask a device for its upload that was left out of the open round because it was away, now that it is back.
-        The draw is public: a device that finds itself drawn trains, whether the server thinks of it or not."""
-        collection, member = self.collection, self.members.joined.get(device)
-        if collection is None or member is None or not self._collecting or not self.members.online(device):
-            return
-        if device in self._conduct.excluded:
-            return
-        drawn = takes_part(collection.cohort, self.plan.seed, collection.round, device)
-        if collection.left_out.pop(device, None) == member.instance and drawn:
-            collection.ask(device, member.instance)
-
     def _last_round_of(self, join: Join) -> int:
         """The last round that a device need not think of: the open one counts only if its process was not asked. (One
         that was may hear of it before it is welcome, as the first welcome may have been lost.)"""
-        asked = self._collecting and self.collection is not None and (
-            self.collection.audience.get(join.device) == join.instance
-        )  # fmt: skip
+        collection = self.collection
+        asked = collection is not None and collection.is_open and collection.audience.get(join.device) == join.instance
         return self._round - 1 if asked else self._round
 
     def _standing(self, join: Join) -> Standing:
         """What the server can say about what a device awaits."""
-        return standing(join, self.collection, self._previous, round=self._round, collecting=self._collecting,
+        return standing(join, self.collection, self._previous, round=self._round,
                         broadcast_round=self._herald.broadcast_round, running=self.outcome is None)  # fmt: skip
 
     def _wait(self, now: float) -> list[Action]:
@@ -259,64 +237,22 @@ class Coordinator:
 
     def _open(self, now: float) -> list[Action]:
         """Line 3: draw the cohort S_r and call it."""
-        round, joined = self._completed + 1, self.members.joined
-        if not joined:
+        round = self._completed + 1
+        if not self.members.joined:
             return self._end(False, f"round {round}: no device is left", now)
-        there = self.members.roll_call()
-        wanted, size = sizes(len(there), self.plan.participation, self.plan.over_selection)
-        cohort, chosen = draw(there, size, self.plan.seed, round)
         self._previous = self.collection or self._previous
-        asked = {d: joined[d].instance for d in chosen}
-        everyone = {d: member.instance for d, member in joined.items()}
-        audience = everyone if self.method.broadcasts_to_all else dict(asked)
-        left_out = {d: instance for d, instance in everyone.items() if d not in there}
-        enough = wanted if self.plan.over_selection > 1 else None
-        self.collection = Collection(round, cohort, asked, now, audience, left_out, enough)
-        self._closed_s = self._deserted_s = None
+        self.collection = self._calls.open(round, now)
         self._conduct.new_round()
-        return [Opened(round, len(chosen)), self._state(), *self._progress(now)]
+        return [Opened(round, len(self.collection.instances)), self._state(), *self._progress(now)]
 
     def _chunk(self, device: str, chunk: Chunk, size: int, now: float) -> list[Action]:
-        collection, member = self.collection, self.members.joined.get(device)
-        if collection is None or member is None or not 0 < chunk.round <= collection.round:
-            return self._foreign(device, size)
-        if self._stragglers.has_record(chunk.round):
-            return self._stragglers.after_the_record(device, chunk.round, size)
-        if device not in collection.instances:
-            self._conduct.useless(device, "unasked")
-            return self._stragglers.unasked(collection, device, size)
-        if not self._collecting:
-            return self._stragglers.after_the_close(collection, device, chunk, size)
-        self.ledger.received(device, "upload", size)
-        if device in collection.rejected:
-            return self._useless(device, "rejected")
-        try:
-            if not collection.add(device, chunk, self.method.upload_limit(member)):
-                return [*self._useless(device, "duplicate"), *self._accept_again(device)]
-            if (upload := collection.upload(device)) is None:
-                return []
-            self.method.check(member, upload)
-        except ProtocolError as error:
-            return self._refuse(device, chunk.round, str(error), now)
-        collection.accept(device, Upload(member.samples, member.input_dim, upload))
-        self.ledger.complete(device, payload_bytes(upload))
-        self.members.delivered(device, now - collection.opened_s)
-        told = self._herald.accept(device, chunk.round)
-        return [told, Accepted(chunk.round, device), *self._progress(now)]
-
-    def _accept_again(self, device: str) -> list[Action]:
-        """A repetition after acceptance means that the device has not heard of it."""
-        assert self.collection is not None
-        return [self._herald.accept(device, self.collection.round)] if device in self.collection.accepted else []
+        told = self._intake.take(self.collection, device, chunk, size, now)
+        return [*told, *self._progress(now)] if told else []
 
     def _refuse(self, device: str, round: int | None, why: str, now: float) -> list[Action]:
-        """Go on without an upload that cannot be used, and say so to its device."""
-        collection = self.collection
-        if collection is None or round != collection.round or device not in collection.outstanding:
-            return []
-        collection.reject(device, why)
-        note = Note(f"round {round}: upload of {device} refused: {why}")
-        return [note, self._herald.reject(device, round, "invalid", why), *self._progress(now)]
+        """Go on without an upload that cannot be used."""
+        told = self._intake.refuse(self.collection, device, round, why)
+        return [*told, *self._progress(now)] if told else []
 
     def _exclude(self, device: str, why: str, now: float) -> list[Action]:
         """Read nothing of a device any more in this round, and do not wait for it."""
@@ -326,18 +262,18 @@ class Coordinator:
     def _progress(self, now: float) -> list[Action]:
         """Close the round when nobody is outstanding, enough is here, or waiting any longer is pointless."""
         collection = self.collection
-        if collection is None or not self._collecting:
+        if collection is None or not collection.is_open:
             return []
         outstanding = collection.outstanding
         deserted = bool(outstanding) and not any(self.members.online(device) for device in outstanding)
         if not deserted:
-            self._deserted_s = None
-        elif self._deserted_s is None:
-            self._deserted_s = now
+            collection.deserted_s = None
+        elif collection.deserted_s is None:
+            collection.deserted_s = now
         due = self.due(now)
         if outstanding and not collection.enough and (due is None or now < due):
             return []
-        self._closed_s = now
+        collection.closed_s = now
         if len(collection.accepted) < self.plan.quorum:
             why = "; ".join(f"{d}: {r}" for d, r in sorted(collection.rejected.items())) or "none came in time"
             need = self.plan.quorum
@@ -352,11 +288,6 @@ class Coordinator:
     def _round(self) -> int:
         return self.collection.round if self.collection else self._completed
 
-    @property
-    def _collecting(self) -> bool:
-        """Whether a round is open for uploads."""
-        return self.collection is not None and self._closed_s is None and self.outcome is None
-
     def _state(self) -> Action:
         audience, collection = tuple(self.members.joined), self.collection
         if self.outcome is not None:
@@ -370,24 +301,16 @@ class Coordinator:
     def _record(self, collection: Collection, diagnostics: Mapping[str, Any], now: float) -> RoundRecord:
         deadline, counts = self._limit.anew(collection), dict(self.counts)
         self.counts.clear()
-        self._stragglers.recorded(collection)
+        self._intake.recorded(collection)
         return RoundRecord(
-            collection.round, collection.opened_s, self._closed_s or now, now, deadline,
+            collection.round, collection.opened_s, collection.closed_s or now, now, deadline,
             tuple(sorted(collection.accepted)), tuple(sorted(collection.late)), tuple(sorted(collection.rejected)),
             collection.missing, self.ledger.drain(), counts, dict(diagnostics), self._conduct.drain(),
         )  # fmt: skip
 
     def _end(self, completed: bool, reason: str, now: float) -> list[Action]:
-        self.outcome, self._deserted_s = Outcome(completed, self._completed, now, reason), None
+        self.outcome = Outcome(completed, self._completed, now, reason)
+        if self.collection is not None and self.collection.is_open:
+            self.collection.closed_s = now
         told: list[Action] = [self._state(), Finish(self.outcome)]
         return told if completed else [*told, Note(f"{ENDS_EARLY}{reason}")]
-
-    def _foreign(self, device: str, size: int) -> list[Action]:
-        self._gate.foreign(device, size)
-        return []
-
-    def _useless(self, device: str, reason: str) -> list[Action]:
-        """Count a message, the bytes of which are counted, that tells nothing."""
-        self.counts[reason] += 1
-        self._conduct.useless(device, reason)
-        return []

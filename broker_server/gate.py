@@ -85,8 +85,12 @@ class Gate:
     def foreign(self, device: str, size: int) -> None:
         """Count a message, with its bytes, that does not concern this run or a round of it."""
         self._ledger.received(device, "ignored", size)
-        self._counts["foreign"] += 1
-        self._conduct.useless(device, "foreign")
+        self.useless(device, "foreign")
+
+    def useless(self, device: str, reason: str) -> None:
+        """Count a message, the bytes of which are counted, that tells nothing."""
+        self._counts[reason] += 1
+        self._conduct.useless(device, reason)
 
     def _is_kin(self, message: Header) -> bool:
         """Whether its sender knows only the run's name yet, or an earlier life of this server."""

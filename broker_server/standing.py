@@ -5,7 +5,7 @@ from edge_client.protocol.messages import Join, Standing
 
 
 def standing(join: Join, current: Collection | None, previous: Collection | None, *, round: int, broadcast_round: int,
-             collecting: bool, running: bool) -> Standing:  # fmt: skip
+             running: bool) -> Standing:  # fmt: skip
     """Return what can be said about what a device awaits.
 
     `current` and `previous` are the last rounds that were opened in this life of the server, `round` is the last of
@@ -17,7 +17,7 @@ def standing(join: Join, current: Collection | None, previous: Collection | None
     is_current = asked is not None and asked is current
     match join.awaits:
         case "acceptance" if asked is not None:
-            return asked.standing(join.device, closed=not is_current or not collecting)
+            return asked.standing(join.device)
         case "acceptance":
             return Standing(join.round, "closed")
         case "broadcast" if broadcast_round == join.round:

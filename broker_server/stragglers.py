@@ -49,9 +49,8 @@ class Stragglers:
         return [self._herald.reject(device, chunk.round, "late", "the round closed before the upload was complete")]
 
     def unasked(self, collection: Collection, device: str, size: int) -> list[Action]:
-        """Count an upload that the round did not call for; tell its device once."""
+        """Book an upload that the round did not call for; tell its device once."""
         self._ledger.received(device, "upload", size)
-        self._counts["unasked"] += 1
         if device in collection.unasked:
             return []
         collection.unasked.add(device)

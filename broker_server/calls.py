@@ -1,0 +1,56 @@
+"""Whom a round calls for an upload: those drawn as it opens (Algorithm 1, line 3), and who comes back meanwhile.
+Sans-io.
+
+The draw is public (`edge_client/cohort.py`): a device that finds itself drawn trains, whether the server thinks of it
+or not.
+"""
+
+from broker_server.collection import Collection
+from broker_server.conduct import Conduct
+from broker_server.members import Members
+from broker_server.methods.base import ServerMethod
+from broker_server.plan import RunPlan
+from edge_client.cohort import draw, sizes, takes_part
+from edge_client.protocol.messages import Join
+
+
+class Calls:
+    """Draws the cohort S_r of each round, and decides on every process that appears while it is open."""
+
+    def __init__(self, plan: RunPlan, method: ServerMethod, members: Members, conduct: Conduct) -> None:
+        self._plan, self._method, self._members, self._conduct = plan, method, members, conduct
+
+    def open(self, round: int, now: float) -> Collection:
+        """Draw the cohort among those who are there, and return the round."""
+        plan, joined, there = self._plan, self._members.joined, self._members.roll_call()
+        wanted, size = sizes(len(there), plan.participation, plan.over_selection)
+        cohort, chosen = draw(there, size, plan.seed, round)
+        asked = {device: joined[device].instance for device in chosen}
+        everyone = {device: member.instance for device, member in joined.items()}
+        audience = everyone if self._method.broadcasts_to_all else dict(asked)
+        left_out = {device: instance for device, instance in everyone.items() if device not in there}
+        enough = wanted if plan.over_selection > 1 else None
+        return Collection(round, cohort, asked, now, audience, left_out, enough)
+
+    def started_anew(self, collection: Collection, join: Join) -> None:
+        """Decide on a process that comes after another of its device, which the round may have asked. One that asks
+        what became of an upload goes on from what the one before it kept, so it can do what that one was asked for; any
+        other does not know of the round."""
+        asked = collection.instances.get(join.device)
+        if asked is None or asked == join.instance:
+            return
+        if join.awaits == "acceptance" and collection.is_open:
+            collection.ask_again(join.device, join.instance)
+        else:
+            collection.give_up(join.device)
+
+    def back(self, collection: Collection | None, device: str) -> None:
+        """Ask a device for its upload that was left out of the open round because it was away, now that it is here."""
+        member = self._members.joined.get(device)
+        if collection is None or member is None or not collection.is_open or not self._members.online(device):
+            return
+        if device in self._conduct.excluded:
+            return
+        drawn = takes_part(collection.cohort, self._plan.seed, collection.round, device)
+        if collection.left_out.pop(device, None) == member.instance and drawn:
+            collection.ask(device, member.instance)
