@@ -13,9 +13,11 @@ from broker_server.store import StudyStore
 from edge_client.errors import EnvironmentFault
 from sim import narrow
 from sim.costs import Instant, first_to_reach, instants
+from sim.devices import several
 from sim.energy import Energy, powers
 from sim.grid.cells import Cell
 from sim.grid.runner import Done
+from sim.hardware import HOST
 from sim.stragglers import (
     QUANTILES,
     Quantiles,
@@ -28,6 +30,7 @@ from sim.stragglers import (
 )
 from sim.summary import judged
 from sim.units import bytes_text, duration_text, share_text
+from sim.words import told_once
 
 SLOW = ("participation", "accuracy", "participation_of_all", "accuracy_of_all")
 USELESS = ("late", "unused")
@@ -35,14 +38,16 @@ USELESS = ("late", "unused")
 
 @dataclass(frozen=True)
 class Row:
-    """One cell: its best and last accuracy, what the whole run cost, what it had cost when it first reached each target
-    (None: not reached), how long its rounds and stages took, and how its slowest devices fared."""
+    """One cell: its best and last accuracy, what the run had cost by its last evaluation, the seconds on the run's
+    clock until it ended, what it had cost when it first reached each target (None: not reached), how long its rounds
+    and stages took, and how its slowest devices fared."""
 
     cell: Cell
     peak: float | None = None
     final: float | None = None
     auroc: float | None = None
     whole: Instant | None = None
+    seconds_clock: float | None = None
     reached: Mapping[float, Instant | None] = field(default_factory=dict)
     late: int = 0
     missing: int = 0
@@ -65,7 +70,7 @@ def row(done: Done, targets: Sequence[float]) -> Row:
         last = found[-1] if found else None
         return Row(
             done.cell, best.accuracy if best else None, last.point.accuracy if last else None,
-            last.point.auroc if last else None, last,
+            last.point.auroc if last else None, last, run.seconds_clock,
             {target: first_to_reach(found, target) for target in targets},
             fates.get("late", 0), fates.get("missing", 0) + fates.get("rejected", 0),
             round_quantiles(store, run.run), stage_quantiles(store, run.run), stragglers(store, run.run),
@@ -78,16 +83,15 @@ def show(rows: Sequence[Row], targets: Sequence[float], console: Console) -> Non
     keys = list(rows[0].cell.varied) if rows else []
     trouble = any(one.late or one.missing for one in rows)
     columns = ("peak", "final", "payload", "wire", "time", "energy", *(("late", "lost") if trouble else ()))
-    page = _page(
-        "Whole runs: accuracies in %; bytes of all devices, both directions; time on the run's clock", keys, columns
-    )
+    title = "Whole runs: accuracies in %; bytes of all devices, both directions; time on the clock, until the run's end"
+    page = _page(title, keys, columns)
     for one in rows:
         if one.failure or one.whole is None:
             page.add_row(*_varied(one), "failed" if one.failure else "no evaluation")
             continue
         page.add_row(
             *_varied(one), share_text(one.peak, ""), share_text(one.final, ""), bytes_text(one.whole.payload_bytes),
-            *_spent(one.whole),
+            *_spent(one.whole, one.seconds_clock),
             *((str(one.late), str(one.missing)) if trouble else ()),
         )  # fmt: skip
     narrow.show(page, console)
@@ -100,17 +104,26 @@ def show(rows: Sequence[Row], targets: Sequence[float], console: Console) -> Non
             if at is None:
                 page.add_row(*_varied(one), "failed" if one.failure else "not reached")
             else:
-                page.add_row(*_varied(one), str(at.point.round), f"{at.point.phase} {at.point.epoch}", *_spent(at))
+                page.add_row(*_varied(one), str(at.point.round), f"{at.point.phase} {at.point.epoch}",
+                             *_spent(at, at.seconds))  # fmt: skip
         console.print()
         narrow.show(page, console)
     energies = [one.whole.energy for one in rows if one.whole and one.whole.energy and one.whole.energy.total]
     lacking = sorted({part for energy in energies for part in energy.unknown})
     if lacking:
         console.print(f"energy marked >= lacks what nobody gave a figure for: {', '.join(lacking)}", highlight=False)
-    for one in rows:
-        if one.failure:
-            text = f"failed: {one.cell.label}: {one.failure}"
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
+    failures = [(one.cell.label, one.failure) for one in rows if one.failure]
+    for text in (*_on_this_machine(rows), *told_once(failures)):
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _on_this_machine(rows: Sequence[Row]) -> list[str]:
+    """Say of times that another machine would give others."""
+    hosted = [one for one in rows if one.whole and HOST in several(one.cell.study.hardware)]
+    if all(one.cell.study.compute == "synthetic" for one in hosted):
+        return []
+    mend = "name a board with --set hardware=..., see gca hardware"
+    return [f'hardware "{HOST}": devices train as fast as this machine does now, so times depend on it; {mend}']
 
 
 def _show_paces(rows: Sequence[Row], keys: Sequence[str], console: Console) -> None:
@@ -147,8 +160,8 @@ def _varied(one: Row) -> list[str]:
     return [str(value) for value in one.cell.varied.values()] or [one.cell.name]
 
 
-def _spent(at: Instant) -> tuple[str, str, str]:
-    return bytes_text(at.wire_bytes), duration_text(at.seconds), _joules(at.energy)
+def _spent(at: Instant, seconds: float | None) -> tuple[str, str, str]:
+    return bytes_text(at.wire_bytes), "-" if seconds is None else duration_text(seconds), _joules(at.energy)
 
 
 def check_writable(path: Path) -> None:
@@ -160,11 +173,17 @@ def check_writable(path: Path) -> None:
 
 
 def write_csv(path: Path, rows: Sequence[Row], targets: Sequence[float]) -> None:
-    """Write one line per cell; an empty field is "not reached" or "unknown"."""
+    """Write one line per cell; an empty field is "not reached" or "unknown".
+
+    `seconds_clock` is the run's clock at its end, as in its summary and its report; `seconds_to_0.8` is the same clock
+    when that accuracy was first reached.
+    """
     keys = list(rows[0].cell.varied) if rows else []
-    spent = ("payload_bytes", "message_bytes", "wire_bytes", "seconds", "joules")  # joules: of the parts known
+    counts = ("payload_bytes", "message_bytes", "wire_bytes")
+    spent = (*counts, "seconds", "joules")  # joules: of the parts known
     stages = sorted({stage for one in rows for stage in one.stages})
-    header = [*keys, "study", "peak_accuracy", "final_accuracy", "auroc", *spent, "late", "lost"]
+    header = [*keys, "study", "peak_accuracy", "final_accuracy", "auroc", *counts, "seconds_clock", "joules"]
+    header += ["late", "lost"]
     header += [f"{what}_seconds_p{100 * share:g}" for what in ("round", *stages) for share in QUANTILES]
     header += [*(f"straggler_{name}" for name in SLOW), *(f"{name}_bytes" for name in USELESS), "repeated_chunks"]
     header += [f"{name}_to_{target:g}" for target in targets for name in ("round", *spent)]
@@ -173,7 +192,8 @@ def write_csv(path: Path, rows: Sequence[Row], targets: Sequence[float]) -> None
         writer.writerow([*header, "failure"])
         for one in rows:
             line = [*one.cell.varied.values(), one.cell.name, one.peak, one.final, one.auroc]
-            line += [*(getattr(one.whole, name, None) for name in spent), one.late, one.missing]
+            line += [*(getattr(one.whole, name, None) for name in counts), one.seconds_clock]
+            line += [getattr(one.whole, "joules", None), one.late, one.missing]
             for quantiles in (one.rounds, *(one.stages.get(stage) for stage in stages)):
                 line += quantiles or [None] * len(QUANTILES)
             line += [getattr(one.stragglers, name, None) for name in SLOW]
