@@ -1,5 +1,6 @@
 """Study folders: where they go and what makes one usable."""
 
+import fcntl
 import os
 import re
 from asyncio import CancelledError
@@ -34,6 +35,23 @@ def telling_where(directory: Path) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, CancelledError):
         raise CancelledError(f"what was recorded until then is in {directory}; --resume goes on with it") from None
+
+
+@contextmanager
+def alone(directory: Path, *, by: Path) -> Iterator[None]:
+    """Hold a study for the length of the block, by a lock on a file or folder of it: two programs that run it would
+    spoil it. Freed however this one ends.
+
+    Raises `EnvironmentFault` if another has it.
+    """
+    handle = os.open(by, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise EnvironmentFault(f"{directory}: another process runs this study; wait for it or stop it") from None
+    finally:
+        os.close(handle)
 
 
 def make_directory(directory: Path) -> Path:

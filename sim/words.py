@@ -1,6 +1,8 @@
 """Words between a person and a program: lists as they are written on the command line, with commas, and text that is
 fit for a terminal."""
 
+from collections.abc import Iterable
+
 from edge_client.errors import ConfigError
 
 
@@ -34,6 +36,17 @@ def shares(text: str, option: str) -> tuple[float, ...]:
     if not all(0.0 < one <= 1.0 for one in found):
         raise ConfigError(f"{option} {text!r}: accuracies lie between 0 and 1")
     return found
+
+
+def told_once(failures: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a line for each reason of (what failed, why), with the first that it befell and how many more it did."""
+    by_reason: dict[str, list[str]] = {}
+    for what, why in failures:
+        by_reason.setdefault(why, []).append(what)
+    return [
+        f"failed: {first}{f' and {len(others)} more' if others else ''}: {why}"
+        for why, (first, *others) in by_reason.items()
+    ]
 
 
 def printable(text: str) -> str:

@@ -103,6 +103,13 @@ def load(
     )
 
 
+def require(name: str, data_dir: Path | None = None) -> None:
+    """Find (or fetch) and verify the files of a dataset, without making anything of them; raises as `load` does."""
+    source = source_of(name)
+    for file in source.files:
+        obtain(source.folder, file, data_dir)
+
+
 def source_of(name: str) -> Source | ImageSource:
     """Return the table's entry for `name`; an unknown name is a ConfigError that lists the known ones."""
     source = SOURCES.get(name) or IMAGE_SOURCES.get(name)

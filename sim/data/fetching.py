@@ -44,11 +44,11 @@ def open_https(url: str, timeout: float) -> AbstractContextManager[Readable]:
     return cast("AbstractContextManager[Readable]", director.open(url, timeout=timeout))
 
 
-def fetch(file: RawFile, target: Path, opener: Opener = open_https) -> bytes:
+def fetch(file: RawFile, target: Path, opener: Opener = open_https, *, place: Path | None = None) -> bytes:
     """Download `file`, store its unpacked bytes as `target` and return them.
 
     A reader of `target` sees either nothing or the complete verified file. Raises EnvironmentFault, one line with
-    the address, the expected sum and the place to put the file by hand.
+    the address, the expected sum and the `place` to put the file by hand, which is `target` if left out.
     """
     try:
         content = _download(file, opener)
@@ -65,16 +65,16 @@ def fetch(file: RawFile, target: Path, opener: Opener = open_https) -> bytes:
         ValueError,
     ) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise EnvironmentFault(f"cannot fetch {file.name}: {reason}; {by_hand(file, target)}") from error
+        raise EnvironmentFault(f"cannot fetch {file.name}: {reason}; {by_hand(file, place or target)}") from error
     return content
 
 
-def by_hand(file: RawFile, target: Path) -> str:
+def by_hand(file: RawFile, place: Path) -> str:
     """Return the mend that always works: what to download, where to put it, how to know it is right."""
     if not file.url:
-        return f"it has no public home: put it at {target} (sha256 {file.sha256}), or choose another dataset"
+        return f"it has no public home: put it at {place.absolute()} (sha256 {file.sha256}), or choose another dataset"
     where = f"{file.url} ({' in '.join(reversed(file.members))} inside it)" if file.members else file.url
-    return f"download {where} and put it at {target} (plain, .gz or .xz; sha256 {file.sha256})"
+    return f"download {where} and put it at {place.absolute()} (plain, .gz or .xz; sha256 {file.sha256})"
 
 
 def _download(file: RawFile, opener: Opener) -> bytes:

@@ -71,15 +71,17 @@ def obtain(
 ) -> tuple[bytes, Path]:
     """Return the verified bytes of `file` and the path they lie at, fetching them into the user cache if need be.
 
-    Raises EnvironmentFault when the file is absent and `offline`, or cannot be fetched, or is damaged.
+    Raises EnvironmentFault when the file is absent and `offline`, or cannot be fetched, or is damaged; to be put there
+    by hand it belongs into the first folder that is searched, the one that was given.
     """
-    path = find(folder, file, search_path(data_dir))
+    folders = search_path(data_dir)
+    path = find(folder, file, folders)
     if path is not None:
         return read(path, file), path
-    target = cache_dir() / folder / file.name
+    target, place = (root / folder / file.name for root in (cache_dir(), folders[0]))
     if offline or not file.url:
-        raise EnvironmentFault(f"{file.name} is not on this machine; {by_hand(file, target)}")
-    return fetch(file, target, opener), target
+        raise EnvironmentFault(f"{file.name} is not on this machine; {by_hand(file, place)}")
+    return fetch(file, target, opener, place=place), target
 
 
 def _unpacked(path: Path, file: RawFile) -> gzip.GzipFile | lzma.LZMAFile | io.BufferedReader:

@@ -6,10 +6,8 @@ what was written down of later rounds is forgotten. Nothing else needs keeping: 
 purpose, round, device).
 """
 
-import fcntl
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from broker_server.start import Start, load_start
@@ -21,23 +19,12 @@ from sim.data.partition import device_name
 from sim.devices import device_names
 from sim.emulation.states import kept_rounds, load_state
 from sim.emulation.workload import Shard
-from sim.studies import STUDY
+from sim.studies import STUDY, alone
 
 
-@contextmanager
-def held(directory: Path) -> Iterator[None]:
-    """Hold a study for the length of the block: two programs that run it would spoil it. Freed however this one ends.
-
-    Raises `EnvironmentFault` if another has it.
-    """
-    handle = os.open(directory / STUDY, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise EnvironmentFault(f"{directory}: another process runs this study; wait for it or stop it") from None
-    finally:
-        os.close(handle)
+def held(directory: Path) -> AbstractContextManager[None]:
+    """Hold a study for the length of the block; raises `EnvironmentFault` if another program has it."""
+    return alone(directory, by=directory / STUDY)
 
 
 def has_begun(directory: Path) -> bool:

@@ -5,16 +5,14 @@ dies takes no other with it. A cell is written beside its place and moved there 
 what is in place is whole; one that was interrupted goes on where it was.
 """
 
-import fcntl
 import multiprocessing
 import os
 import shutil
 import signal
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,11 +20,12 @@ from broker_server import results
 from broker_server.store import StudyStore
 from edge_client.errors import EnvironmentFault, GcaError
 from edge_client.words import counted
+from sim.data.dataset import require
 from sim.emulation.child import die_with_parent_beside
 from sim.emulation.resume import has_begun
 from sim.fleet.recording import identity
 from sim.grid.cells import Cell, folder
-from sim.studies import STUDY
+from sim.studies import STUDY, alone
 
 UNFINISHED = ".unfinished"
 """Ending of the folder that a cell's run writes to."""
@@ -45,7 +44,10 @@ class Done:
 
 def run_cells(cells: Sequence[Cell], directory: Path, *, jobs: int, data_dir: Path | None = None,
               tell: Callable[[str], None] = lambda text: None) -> dict[str, Done]:  # fmt: skip
-    """Run what is missing and return every cell's end by its name. A cell that fails does not stop the others."""
+    """Run what is missing and return every cell's end by its name. A cell that fails does not stop the others.
+
+    Raises `EnvironmentFault` where nothing can run at all: no dataset is here, or the folder cannot be written.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -60,11 +62,30 @@ def run_cells(cells: Sequence[Cell], directory: Path, *, jobs: int, data_dir: Pa
             missing[cell.name] = cell
     if ends:
         tell(f"{len(ends)} of {counted(len(ends) + len(missing), 'study', 'studies')} there already")
-    for number, done in enumerate(_in_turn(list(missing.values()), directory, max(1, jobs), data_dir), start=1):
+    lacking = _lacking({cell.study.dataset for cell in missing.values()}, data_dir)
+    able = [cell for cell in missing.values() if cell.study.dataset not in lacking]
+    if lacking and not (ends or able):
+        raise EnvironmentFault("; ".join(lacking.values()))
+    for dataset, why in lacking.items():
+        without = [cell for cell in missing.values() if cell.study.dataset == dataset]
+        tell(f"{counted(len(without), 'study', 'studies')} of {dataset} cannot run: {why}")
+        ends |= {cell.name: Done(cell, folder(cell, directory), why) for cell in without}
+    for number, done in enumerate(_in_turn(able, directory, max(1, jobs), data_dir), start=1):
         ends[done.cell.name] = done
         state = "failed: " + done.failure if done.failure else "done"
-        tell(f"{number} of {len(missing)}: {done.cell.name} ({done.cell.label}): {state}")
+        tell(f"{number} of {len(able)}: {done.cell.name} ({done.cell.label}): {state}")
     return ends
+
+
+def _lacking(datasets: Iterable[str], data_dir: Path | None) -> dict[str, str]:
+    """Return why a dataset is not to be had, by its name: found out once, not by every study that needs it."""
+    lacking = {}
+    for dataset in sorted(datasets):
+        try:
+            require(dataset, data_dir)
+        except EnvironmentFault as error:
+            lacking[dataset] = str(error)
+    return lacking
 
 
 def is_complete(directory: Path) -> bool:
@@ -133,7 +154,8 @@ def _run_one(cell: Cell, place: Path, data_dir: Path | None) -> str | None:
 
     unfinished = place.with_name(place.name + UNFINISHED)
     try:
-        with _alone(unfinished):
+        unfinished.mkdir(exist_ok=True)
+        with alone(unfinished, by=unfinished):
             if _has_begun(unfinished):
                 resume_study(unfinished, Quiet(), data_dir)
             else:
@@ -147,20 +169,6 @@ def _run_one(cell: Cell, place: Path, data_dir: Path | None) -> str | None:
         (unfinished / "traceback.txt").write_text(traceback.format_exc())
         return f"{type(error).__name__}: {error}; see {unfinished / 'traceback.txt'}"
     return None
-
-
-@contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Hold a folder against other runs of the same cell; raises `EnvironmentFault` if one has it."""
-    directory.mkdir(exist_ok=True)
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise EnvironmentFault(f"{directory}: another process runs this study; wait for it or stop it") from None
-    finally:
-        os.close(handle)
 
 
 def _has_begun(directory: Path) -> bool:

@@ -11,6 +11,7 @@ from edge_client.words import counted
 from sim import narrow
 from sim.reproduction.published import EXTRACTION, TITLES
 from sim.reproduction.verdict import Compared, orders
+from sim.words import told_once
 
 ACCURACY_CAPTION = (
     "accuracy in percent, mean±standard deviation over seeds; difference in percentage points; at ends: the best round "
@@ -60,9 +61,9 @@ def show(table: str, compared: Sequence[Compared], console: Console) -> None:
             "any centroid had been exchanged; the published ones cannot be told apart from that",
             highlight=False,
         )
-    for one in compared:
-        if one.failure:
-            console.print(f"{one.figure.dataset} {one.figure.label}: {one.failure}", markup=False, highlight=False)
+    failures = [(f"{one.figure.dataset} {one.figure.label}", one.failure) for one in compared if one.failure]
+    for text in told_once(failures):
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def write_csv(path: Path, compared: Sequence[Compared]) -> None:

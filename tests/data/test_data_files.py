@@ -251,6 +251,21 @@ def test_no_network_is_one_line_with_the_mend(bare_machine: Path) -> None:
         obtain("toy", TOY, opener=unreachable)
 
 
+@pytest.mark.parametrize("offline", [True, False])
+def test_an_absent_file_belongs_into_the_folder_that_was_given(
+    tmp_path: Path, bare_machine: Path, monkeypatch: pytest.MonkeyPatch, offline: bool
+) -> None:
+    given, named = tmp_path / "given", tmp_path / "named"
+    given.mkdir()
+    named.mkdir()
+    monkeypatch.chdir(given)
+    for variable, asked, place in (("", Path(), given), (str(named), Path(), given), (str(named), None, named)):
+        monkeypatch.setenv("GCA_DATA_DIR", variable)
+        with pytest.raises(EnvironmentFault) as error:
+            obtain("toy", TOY, asked, offline=offline, opener=unreachable)
+        assert f"put it at {place / 'toy' / 'toy.csv'} (" in str(error.value)
+
+
 def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(EnvironmentFault, match="cannot fetch"):

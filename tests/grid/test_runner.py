@@ -2,7 +2,9 @@
 
 import csv
 import fcntl
+import io
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from sim.grid.cells import Cell, cells, folder
 from sim.grid.rows import check_writable, row, show, write_csv
 from sim.grid.runner import UNFINISHED, Done, is_complete, run_cells
 from sim.progress import Quiet
+from sim.units import duration_text
 
 SMALL = {"devices": 2, "rounds": 1, "clock": "virtual", "hardware": "pi-zero-2-w", "training.hidden": [8]}
 
@@ -65,23 +68,69 @@ def test_rows_say_what_each_cost_to_get_there(ran, tmp_path: Path) -> None:
     assert at is not None and (at.point.phase, at.point.epoch, at.payload_bytes) == ("recon", 1, 0)
     assert gca.whole.energy is not None and gca.whole.energy.unknown == ("tail",)
 
-    console = Console(record=True, width=100)
-    show(found, [0.01, 1.0], console)
-    text = console.export_text()
+    text = text_of(found, 100)
     assert "not reached" in text and "gca" in text and "energy marked >= lacks" in text
 
     (broken,) = (end for end in ends.values() if end.failure)
-    console = Console(record=True, width=40)
-    show([row(broken, [1.0])], [1.0], console)
-    text = console.export_text()
+    text = text_of([row(broken, [1.0])], 40)
     assert text.count("failed: as configured: ") == 1 and str(broken.failure) in text  # in full, however narrow it is
+    assert "depend on it" not in text  # a board's name says how fast it is
 
     write_csv(tmp_path / "rows.csv", found, [0.01, 1.0])
     lines = list(csv.DictReader((tmp_path / "rows.csv").read_text().splitlines()))
     assert [line["method"] for line in lines] == ["gca", "fedavg"]
     assert lines[0]["round_to_1"] == "" and lines[0]["round_to_0.01"] == "1"
     assert float(lines[0]["upload_seconds_p50"]) <= float(lines[0]["upload_seconds_p99"])
+    for line, one in zip(lines, found, strict=True):
+        with StudyStore.open(ends[one.cell.name].directory) as store:
+            ((clock,),) = store.rows("SELECT seconds_clock FROM runs")
+        assert float(line["seconds_clock"]) == one.seconds_clock == clock > one.whole.seconds
+        assert duration_text(clock) in text_of(found, 100)
     assert lines[0]["straggler_participation"] == "1.0" and lines[0]["late_bytes"] == "0"
+
+
+def text_of(found: Sequence[rows.Row], width: int) -> str:
+    console = Console(record=True, width=width, file=io.StringIO())
+    show(found, [0.01, 1.0], console)
+    return console.export_text()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_no_number_is_cut_on_a_narrow_terminal(ran, width: int) -> None:
+    """What a wide terminal shows of each cell stands in full on a narrow one too."""
+    _, ends, _ = ran
+    found = [row(ends[cell.name], [0.01, 1.0]) for cell in grid(method=("gca", "fedavg"))]
+    text = text_of(found, width)
+    assert "…" not in text and max(map(len, text.splitlines())) <= width
+    assert figures(text_of(found, 1000)) <= figures(text)
+
+
+def figures(text: str) -> set[str]:
+    return {word.rstrip(";") for word in text.split() if any(map(str.isdigit, word))}
+
+
+def test_times_of_this_machine_are_said_to_be(ran, tmp_path: Path) -> None:
+    here, board = grid(method=("single",), hardware=("host", "pi-zero-2-w"))
+    ends = run_cells([here, board], tmp_path, jobs=1)
+    assert 'hardware "host": devices train as fast as this machine' in text_of([row(ends[here.name], [])], 200)
+    assert '"host"' not in text_of([row(ends[board.name], [])], 200)
+
+
+def test_a_dataset_that_is_not_here_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a grid over it and one that is; where there is nothing else, the grid does not begin."""
+    monkeypatch.delenv("GCA_DATA_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")  # nothing listens there
+    told: list[str] = []
+    wanted = grid(dataset=("magic", "breast_cancer"), method=("single",), seed=(1, 2))
+    ends = run_cells(wanted, tmp_path / "grid", jobs=1, tell=told.append)
+    assert sum("magic04.data" in line for line in told) == 1 and told[0].startswith("2 studies of magic cannot run: ")
+    assert [end.failure is None for end in (ends[cell.name] for cell in wanted)] == [False, False, True, True]
+    text = text_of([row(ends[cell.name], []) for cell in wanted], 200)
+    assert text.count("magic04.data") == text.count("and 1 more: cannot fetch magic04.data") == 1
+    with pytest.raises(EnvironmentFault, match="cannot fetch magic04"):
+        run_cells(grid(dataset=("magic",), method=("single",)), tmp_path / "other", jobs=1, tell=told.append)
+    assert len(told) == 3
 
 
 @pytest.mark.parametrize(
