@@ -2,6 +2,7 @@
 comes. Nothing here has a label whose values a device chooses, so no device can make the page grow.
 """
 
+import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from math import isfinite
@@ -108,18 +109,32 @@ class Metrics:
                 self._ignored.labels(reason).inc(count)
 
 
+def require_free(host: str, port: int) -> None:
+    """Raise `EnvironmentFault` unless `served` will be able to listen there, before anything is begun."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+            probe.bind((host, port))
+    except OSError as error:
+        raise _taken(host, port, error) from None
+
+
 @contextmanager
 def served(metrics: Metrics, host: str, port: int) -> Iterator[None]:
     """Answer to GET /metrics on this address; raises `EnvironmentFault` if it cannot be bound."""
     try:
         server, thread = start_http_server(port, host, metrics.registry)
     except OSError as error:
-        raise EnvironmentFault(
-            f"--metrics-port: cannot listen on {host}:{port}: {error.strerror or error}; choose another"
-        ) from None
+        raise _taken(host, port, error) from None
     try:
         yield
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _taken(host: str, port: int, error: OSError) -> EnvironmentFault:
+    why = error.strerror or error
+    return EnvironmentFault(f"--metrics-port: cannot listen on {host}:{port}: {why}; choose another")

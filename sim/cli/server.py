@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,19 @@ WAIT_S = 600.0
 """People start devices on real machines one by one."""
 
 
+EMULATED = {
+    "link": "their links are real",
+    "hardware": "their boards are real",
+    "isolation": "each is a machine of its own",
+    "clock": "their clocks are real",
+    "compute": "they really train",
+    "broker": "--broker names it",
+    "data": "they bring records of their own",
+    "evaluation": "each has an --evaluate of its own",
+    "participation.dropout": "they are silent when they are",
+    "checkpoint_every": "each keeps its state with --state",
+}
+"""Keys that speak of emulated devices, and why real ones have nothing of them."""
 OF_THE_RUN = ("config", "devices", "rounds", "set_", "output", "data_dir")
 """What a run that goes on has settled already."""
 
@@ -58,7 +72,7 @@ def server(
     from sim.data import load
     from sim.doctor import require_broker
     from sim.progress import progress
-    from sim.run_plan import run_plan
+    from sim.run_plan import run_plan, server_method
     from sim.serve import Around, resume_run, serve_run
     from sim.studies import read_study
     from sim.summary import result_json, show_summary
@@ -66,7 +80,9 @@ def server(
     _check(context)
     overrides: dict[str, object] = dict(parse_override(one) for one in set_ or ())
     overrides |= {name: value for name, value in (("devices", devices), ("rounds", rounds)) if value is not None}
+    _refuse_emulated(overrides)
     study = load_study(str(config), overrides) if resume is None else read_study(resume)
+    server_method(study)  # refuses a method that has none
     if run is not None:
         run_plan(study, run)  # refuses a bad name before a folder is named by it
     # Devices bring records of their own; where the study's are at hand too, theirs must be as wide.
@@ -74,6 +90,10 @@ def server(
     password = os.environ.get("GCA_PASSWORD")
     where = endpoint(str(broker), username=username or (SERVER if password else None), password=password,
                      ca_file=ca_file, cert_file=cert, key_file=key)  # fmt: skip
+    if metrics_port is not None:
+        from sim.metrics import require_free
+
+        require_free(metrics_host, metrics_port)
     asyncio.run(require_broker(where))
     display = progress(sys.stderr if json_ else sys.stdout, study.rounds, quiet=quiet or json_)
     around = Around(where, display, wait, None if metrics_port is None else (metrics_host, metrics_port))
@@ -101,6 +121,16 @@ def _check(context: typer.Context) -> None:
         raise ConfigError(f"{_shown(name)} is missing; see gca server --help")
     for name in (one for one in OF_THE_RUN if "resume" in given and one in given):
         raise ConfigError(f"{_shown(name)}: a run goes on as it was begun; leave it out beside --resume")
+
+
+def _refuse_emulated(overrides: Mapping[str, object]) -> None:
+    """Raise ConfigError for a setting that could not change anything."""
+    from edge_client.errors import ConfigError
+
+    for key in overrides:
+        for section, why in EMULATED.items():
+            if key == section or key.startswith(f"{section}."):
+                raise ConfigError(f"--set {key}: means nothing to real devices: {why}; leave it out")
 
 
 def _shown(name: str) -> str:

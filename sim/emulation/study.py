@@ -14,7 +14,7 @@ from broker_server.records import Outcome
 from broker_server.results import RunRow
 from broker_server.store import StudyStore
 from edge_client.atomic import write_atomically
-from edge_client.errors import GcaError, in_words
+from edge_client.errors import ConfigError, GcaError, in_words
 from edge_client.model.choice import dense_engine
 from edge_client.seeds import digest
 from edge_client.stopping import until_told_to_stop
@@ -85,6 +85,9 @@ def resume_study(directory: Path, display: Display, data_dir: Path | None = None
             dataset = load(study.dataset, data_dir, seed=study.seed)
             resume.clear(directory)
             return _begin(study, directory, dataset, around)
+        if not (directory / "shards").is_dir():
+            mend = f"if devices of their own took part in it: gca server --resume {directory} --broker URL"
+            raise ConfigError(f"{directory}: holds no records of emulated devices; go on with it, {mend}")
         workload = Workload(*resume.written_shards(study, directory))
         with StudyStore.open(directory, writable=True) as store:
             row = results.last_run(store)
