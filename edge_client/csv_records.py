@@ -8,7 +8,7 @@ all records are taken for normal, and nothing is left to judge by.
 import csv
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -37,7 +37,7 @@ Matrix = NDArray[np.float64]
 @dataclass(frozen=True)
 class Columns:
     """Which columns of a file mean what. `label` None: all records are normal; else those whose label is `normal`.
-    The columns in `drop` are left out."""
+    The columns in `drop` are left out; what is no column's name there is several, with commas between."""
 
     label: str | None = None
     normal: str = "0"
@@ -95,6 +95,7 @@ def _read(path: Path, columns: Columns, scaler: Scaler | None) -> tuple[list[str
 def _parsed(path: Path, file: TextIO, columns: Columns, scaler: Scaler | None) -> tuple[list[str], Matrix, Matrix]:
     lines = csv.reader(file)
     header = [name.strip() for name in next(lines, [])]
+    columns = replace(columns, drop=_apart(columns.drop, header))
     _check_header(path, header, columns)
     features = _features(path, header, columns, scaler)
     places = [header.index(name) for name in features]
@@ -110,6 +111,14 @@ def _parsed(path: Path, file: TextIO, columns: Columns, scaler: Scaler | None) -
         found = ", ".join(repr(value[:40]) for value, _ in seen.most_common(5))
         raise ConfigError(f"{path}: no record has {columns.normal!r} in {columns.label!r}, but {found}; give --normal")
     return features, matrix[is_normal], matrix[~is_normal]
+
+
+def _apart(drop: Sequence[str], header: Sequence[str]) -> tuple[str, ...]:
+    """Return each column to leave out on its own; a column whose name has a comma in it is one."""
+    found: list[str] = []
+    for text in drop:
+        found += [text] if text in header else [part.strip() for part in text.split(",") if part.strip()]
+    return tuple(found)
 
 
 def _check_header(path: Path, header: Sequence[str], columns: Columns) -> None:

@@ -47,6 +47,13 @@ def test_without_labels_everything_is_normal(file: Path) -> None:
     assert told == "20 records to train on, none to judge by (no label column)"
 
 
+@pytest.mark.parametrize("drop", [("a", "b, still", "c"), ("a,c", "b, still"), ("c, a,", "b, still")])
+def test_columns_to_leave_out_are_split_at_commas_unless_that_is_their_name(file: Path, drop: tuple[str, ...]) -> None:
+    file.write_text('a,"b, still",c,d\n' + "".join(f"x,y,z,{n}\n" for n in range(12)))
+    _, scaler, _ = load_csv(file, Columns(drop=drop))
+    assert scaler.columns == ("d",)
+
+
 def test_labels_without_an_anomaly_hold_nothing_out(file: Path) -> None:
     records, _, told = load_csv(pump(file, anomalies=0), LABELLED)
     assert len(records.samples) == 20 and records.test is None
@@ -122,6 +129,7 @@ GOOD = "".join(f"{n},{n * n}\n" for n in range(12))
         ("a,a\n" + GOOD, Columns(), "two columns are named 'a'"),
         ("a,b\n" + GOOD, Columns("state"), "has no column 'state'; it has 'a', 'b'"),
         ("a,b\n" + GOOD, Columns(drop=("time",)), "has no column 'time'"),
+        ("a,b\n" + GOOD, Columns(drop=("a,time",)), "has no column 'time'"),
         ("a,b\n" + GOOD, Columns(drop=("a", "b")), "no column is left"),
         ("a,b\n1,2\n3,warm\n" + GOOD, Columns(), "line 3: column 'b' holds 'warm'"),
         ("a,b\n1,2\n\n3,\n" + GOOD, Columns(), "line 4: column 'b' is empty"),
