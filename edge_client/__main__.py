@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     records.add_argument("--csv", type=Path, metavar="FILE.csv", help="this device's records, under column names")
     add("--label", metavar="COLUMN", help="column of the CSV file that says which records are normal (default: all)")
     add("--normal", metavar="VALUE", help="what it holds for those (default 0)")
-    add("--drop", metavar="COLUMN", action="append", help="column to leave out; may be given several times")
+    add("--drop", metavar="COLUMNS", action="append", help="columns to leave out, as a,b; may be given several times")
     add("--scaler", type=Path, metavar="FILE", help="standardise the CSV file with these means and deviations")
     add("--write-scaler", type=Path, metavar="FILE", help="write the CSV file's means and deviations and exit")
     add("--username", help="user name at the broker; default: the device's name when GCA_PASSWORD is set")
