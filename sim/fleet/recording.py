@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,12 @@ import numpy as np
 
 from broker_server.methods.base import Aggregate
 from edge_client.errors import EnvironmentFault
-from edge_client.model.choice import dense_engine
 from edge_client.model.trainer import ModelState
 from edge_client.protocol.codec import Arrays, decode_arrays, encode_arrays
 from edge_client.protocol.messages import Evaluation
 from sim.config import Participation, Study, dump
 from sim.devices import in_short
+from sim.fleet.program import program
 
 FOLDER = ".recordings"
 """Beside the folders of the studies; hidden, as it is none of them."""
@@ -69,8 +68,7 @@ def identity(study: Study) -> str:
             minimum_devices=usual.minimum_devices,
         ),
     )  # fmt: skip
-    program = f"{version('gca')} {dense_engine().name}\n{TABLES}"
-    return blake2b(f"{dump(untimed)}\n{program}".encode(), digest_size=8).hexdigest()
+    return blake2b(f"{dump(untimed)}\n{program()}\n{TABLES}".encode(), digest_size=8).hexdigest()
 
 
 class Recording:

@@ -1,5 +1,6 @@
 """Training recorded once and timed on other links: what a real run would give, or a refusal that says why not."""
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from edge_client.model.choice import trainer_for
 from edge_client.model.trainer import ModelState, NumpyTrainer
 from sim.config import Study, load_study
 from sim.emulation.study import resume_study, run_study
+from sim.fleet import program
 from sim.fleet.recording import FOLDER, identity, recording
 from sim.fleet.replay import BEGINNING, NO_MODEL, ReplayedWork, taught, trained
 from sim.grid.cells import cells
@@ -167,6 +169,26 @@ def test_only_what_merely_times_a_study_is_left_out_of_its_identity() -> None:
                        "clustering.components": 3, "participation.fraction": 0.5, "training.upload_codec": "int8",
                        "evaluation.every": "round", "data.partition": "non_iid"}.items():  # fmt: skip
         assert identity(study(link=FAST, **{key: value})) != same, key
+
+
+def test_another_program_takes_no_recording_of_this_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Another numpy, another path of the kernel, or another line of ours."""
+    ours, found = identity(study(link=FAST)), set()
+    with monkeypatch.context() as changed:
+        changed.setattr(program, "version", lambda name: "9.9" if name == "numpy" else version(name))
+        found.add(identity(study(link=FAST)))
+    with monkeypatch.context() as changed:
+        changed.setenv("GCA_KERNEL", "numpy")
+        found.add(identity(study(link=FAST)))
+    for package in program.COMPUTE:
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "adam.py").write_text("BETA1 = 0.8\n")
+    with monkeypatch.context() as changed:
+        changed.setattr(program, "files", lambda package: tmp_path / package)
+        program._sources.cache_clear()
+        found.add(identity(study(link=FAST)))
+    program._sources.cache_clear()
+    assert identity(study(link=FAST)) == ours and len(found | {ours}) == 4
 
 
 def test_a_past_tells_rounds_order_and_content_apart() -> None:
