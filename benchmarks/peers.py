@@ -13,7 +13,7 @@ Evaluation is on the same 13,376 records, ours with AUROC and average precision 
 judge the global model once a round, its default; "gca" does the same. pfl-research's judge theirs before and after
 training, its default; "gca, judging twice" does the same, and is what pfl-research is measured against.
 
-"whole process" is from start to exit, imports included; "rounds alone" is each system's own loop. The systems take
+"whole process" is from start to exit, imports included, of programs whose bytecode is kept, as Python does; "rounds alone" is each system's own loop. The systems take
 turns, and the best of each counts. Trust the ratios of one run, on a machine that does nothing else: we fill its cores,
 Flower waits much of its time and hardly notices a third party.
 
@@ -130,6 +130,7 @@ def timed(commands: list[list[str | Path]], settings: dict[str, str]) -> tuple[f
         processes = []
         for rank, (command, output) in enumerate(zip(commands, outputs, strict=True)):
             variables = os.environ | SETTINGS | settings | {"PFL_WORKER_RANK": str(rank)}
+            variables.pop("PYTHONDONTWRITEBYTECODE", None)
             processes.append(subprocess.Popen(command, env=variables, stdout=output, stderr=complaints))
         codes = [process.wait() for process in processes]
         seconds = time.perf_counter() - began

@@ -5,7 +5,7 @@
 C devices, each with its own records, autoencoder d_x-256-64-16-64-256-d_x and Adam, minibatch 50. "eager" is what
 examples of federated learning run: an nn.Module and a torch.optim.Adam per client, one client after another, in one
 thread. The others run this project's trainers, one call for the five epochs of a local phase; "two threads" shares
-the devices between two threads of this process. Blocks of fifty devices go through all variants in turn, so that what
+the devices between two threads, those that a fleet trains in. Blocks of fifty devices go through all variants in turn, so that what
 the machine does meanwhile falls on all of them; medians are over the blocks. Time in which a thread was ready while
 another program had its core is taken off (Linux tells; "busy" says how much it was), waiting for the interpreter
 lock is not. Trust ratios, not microseconds.
@@ -18,7 +18,6 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -34,6 +33,7 @@ from edge_client.kernel import library  # noqa: E402
 from edge_client.model.autoencoder import Architecture  # noqa: E402
 from edge_client.model.compiled import CompiledTrainer  # noqa: E402
 from edge_client.model.trainer import ModelState, NumpyTrainer, Trainer  # noqa: E402
+from sim.fleet.compute import training_threads  # noqa: E402
 
 BATCH, RATE, RECORDS, CLUSTERS, EPOCHS = 50, 1e-3, 564, 10, 5
 BLOCK = 50
@@ -144,7 +144,7 @@ def measure(work: Workload, devices: Sequence[Device], rounds: int) -> tuple[Sec
     total = lost = 0.0
     steps = -(-RECORDS // BATCH)
     blocks = [list(devices[start : start + BLOCK]) for start in range(0, len(devices), BLOCK)]
-    with ThreadPoolExecutor(2) as pool:
+    with training_threads(2) as pool:
         for counts, block in [(False, blocks[0]), *((True, block) for _ in range(rounds) for block in blocks)]:
             for phase in PHASES:
                 for name, threads, epochs, run in variants(work):

@@ -27,6 +27,7 @@ from edge_client.methods.defended import defended
 from edge_client.methods.registry import method
 from edge_client.model.autoencoder import FloatArray
 from edge_client.model.choice import trainer_for
+from edge_client.model.scoring import Labels, Ranking, ranking
 from edge_client.model.trainer import ModelState, Trainer
 from edge_client.offload import Offload, no_sooner
 from edge_client.private_seeds import Secrets
@@ -42,7 +43,8 @@ R = TypeVar("R")
 @dataclass(frozen=True)
 class Device:
     """What one device brings along. `evaluate` says when its model is judged; `flops_per_s` makes training last
-    as long as on a board of that speed (None: as long as it takes here); `method` and `trainer` choose its work.
+    as long as on a board of that speed (None: as long as it takes here); `method` and `trainer` choose its work,
+    `ranking` ranks its test scores.
 
     `keep` writes down what the device could go on from, after every `keep_every`-th round, and with `keeps_start`
     before its first. After a stop, `resume` returns what was kept of this run. In rounds in which it is `silent` it
@@ -58,6 +60,7 @@ class Device:
     evaluate: Instants = "epoch"
     flops_per_s: float | None = None
     trainer: Callable[[Hyperparameters, int], Trainer] = trainer_for
+    ranking: Callable[[FloatArray, Labels], Ranking] = ranking
     method: Callable[[str], DeviceMethod] = method
     keep: Callable[[Checkpoint], None] | None = None
     keep_every: int = 1
@@ -147,8 +150,14 @@ async def _take_in(work: "_Work", notes: "_Round") -> None:
         notes.outcome = "missed" if notes.outcome in ("completed", "idle") else notes.outcome
         return
     method, stage = work.method, work.method.stages[1]
+
+    def take_in(context: LocalContext) -> ModelState:
+        state = method.after_broadcast(work.state, context, broadcast)
+        work.sha256(state.parameters)  # here, where devices work side by side, and not when the report is made
+        return state
+
     try:
-        work.state = await work.train(notes, stage, method.after_broadcast, work.state, work.context(notes), broadcast)
+        work.state = await work.train(notes, stage, take_in, work.context(notes))
         work.holds = notes.round
     except ProtocolError as error:
         notes.outcome, notes.detail = "missed", f"unusable broadcast: {error}"
@@ -192,7 +201,7 @@ class _Work:
         self.cut_short: int | None = None
         self.trainer = device.trainer(hyper, device.records.samples.shape[1])
         self._hashed: tuple[weakref.ref[FloatArray], str] | None = None
-        self.evaluator = Evaluator(device.records, self.trainer, hyper.threshold_quantile)
+        self.evaluator = Evaluator(device.records, self.trainer, hyper.threshold_quantile, device.ranking)
 
     def context(self, notes: _Round) -> LocalContext:
         hyper, when = self.welcome.hyper, self.device.evaluate
@@ -296,10 +305,10 @@ class _Work:
             outcome=notes.outcome, detail=notes.detail[:300], spent_s=notes.spent_s, spans_s=spans,
             tallies=session.tally.drain(),
             evaluations=tuple(notes.evaluations), ignored=dict(session.mail.ignored),
-            state_sha256=self._sha256(self.state.parameters),
+            state_sha256=self.sha256(self.state.parameters),
         )  # fmt: skip
 
-    def _sha256(self, parameters: FloatArray) -> str:
+    def sha256(self, parameters: FloatArray) -> str:
         """Hash parameters, unless they are those hashed last: a device that sat a round out has learned nothing."""
         if self._hashed is None or self._hashed[0]() is not parameters:
             self._hashed = weakref.ref(parameters), sha256(parameters.tobytes()).hexdigest()

@@ -1,10 +1,13 @@
 """A device judges its own model: threshold from its training scores, quality on its test set (eq. 6-7)."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from edge_client.model import scoring
+from edge_client.model.autoencoder import FloatArray
+from edge_client.model.scoring import Labels, Ranking
 from edge_client.model.trainer import ModelState, Trainer
 from edge_client.protocol.messages import Evaluation, Phase
 from edge_client.records import Records
@@ -16,11 +19,12 @@ and after every model taken over, with the model that a round ends with, or neve
 
 @dataclass(frozen=True)
 class Evaluator:
-    """`quantile` is p of tau_i, the p-quantile of the device's training scores."""
+    """`quantile` is p of tau_i, the p-quantile of the device's training scores; `ranking` ranks test scores."""
 
     records: Records
     trainer: Trainer
     quantile: float
+    ranking: Callable[[FloatArray, Labels], Ranking] = scoring.ranking
 
     def evaluate(self, phase: Phase, epoch: int, state: ModelState, loss: float) -> Evaluation:
         """Return the evaluation of a model; without a test set its qualities are NaN."""
@@ -29,6 +33,6 @@ class Evaluator:
         if self.records.test is not None and self.records.labels is not None:
             scores, labels = self.trainer.score(state.parameters, self.records.test), self.records.labels
             accuracy = scoring.accuracy(scores, labels, tau)
-            auroc, average_precision = scoring.ranking(scores, labels)
+            auroc, average_precision = self.ranking(scores, labels)
         return Evaluation(phase=phase, epoch=epoch, loss=loss, threshold=tau, accuracy=accuracy, auroc=auroc,
                           average_precision=average_precision)  # fmt: skip

@@ -18,6 +18,9 @@ PATHS = ("avx512", "avx2", "baseline")
 
 RECONSTRUCTION, ALIGNMENT = 0, 1
 
+BLOCK_ROWS = 100
+"""BLOCK of training.h."""
+
 
 def _pointers(*names: str) -> list[tuple[str, Any]]:
     return [(name, ctypes.c_void_p) for name in names]

@@ -296,7 +296,7 @@ int64_t NAME(train)(struct gca_training *job, float *memory) {
 
 /* ---- codes and scores -------------------------------------------------------------------------------------------- */
 
-#define BLOCK 100 /* records inside the network at a time: their activations stay in cache */
+#define BLOCK 100 /* records inside the network at a time, so that activations stay in cache; library.py has it, too */
 
 int64_t NAME(infer)(const struct gca_inference *job, float *memory) {
     const struct gca_model *model = &job->model;

@@ -69,6 +69,10 @@ class CompiledTrainer(DenseTrainer):
         self._infer(library.Inference(codes=_address(codes)), parameters, samples)
         return codes
 
+    @property
+    def block_rows(self) -> int:
+        return library.BLOCK_ROWS
+
     def score(self, parameters: FloatArray, samples: FloatArray) -> FloatArray:
         scores = np.empty(len(samples), np.float32)
         self._infer(library.Inference(scores=_address(scores)), parameters, samples)

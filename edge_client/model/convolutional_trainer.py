@@ -224,6 +224,10 @@ class ConvolutionalTrainer:
         blocks = self._blocks(parameters, samples, self.architecture.encoder)
         return np.concatenate([codes.flatten(1).cpu().numpy() for _, codes in blocks])
 
+    @property
+    def block_rows(self) -> int:
+        return BLOCK_ROWS
+
     def score(self, parameters: FloatArray, samples: FloatArray) -> FloatArray:
         blocks = self._blocks(parameters, samples, self.architecture.layers)
         errors = [(out - images).square_().flatten(1).sum(dim=1).cpu().numpy() for images, out in blocks]

@@ -127,6 +127,11 @@ class Trainer(Protocol):
         """Return the codes E(x), shape (N, d_z)."""
         ...
 
+    @property
+    def block_rows(self) -> int:
+        """Records that `score` works on together, from the first on: a score has no bit from another block."""
+        ...
+
     def score(self, parameters: FloatArray, samples: FloatArray) -> FloatArray:
         """Return s(x) = ||x - D(E(x))||^2 (eq. 6), shape (N,); infinity where the model overflows."""
         ...
@@ -352,6 +357,10 @@ class NumpyTrainer(DenseTrainer):
     def encode(self, parameters: FloatArray, samples: FloatArray) -> FloatArray:
         self._check_model_and_samples(parameters, samples)
         return encode(self.architecture, parameters, samples)
+
+    @property
+    def block_rows(self) -> int:
+        return BLOCK_ROWS
 
     def score(self, parameters: FloatArray, samples: FloatArray) -> FloatArray:
         self._check_model_and_samples(parameters, samples)

@@ -26,11 +26,22 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def training_threads(threads: int) -> ThreadPoolExecutor:
+    """Return a pool of threads for local phases. As many as there are cores keep to one core each: woken together
+    by a loop that then sleeps, two of them may otherwise share a core for milliseconds beside an idle one."""
+    if threads != cores() or not hasattr(os, "sched_setaffinity"):
+        return ThreadPoolExecutor(threads, thread_name_prefix="training")
+    free = iter(sorted(os.sched_getaffinity(0)))
+    return ThreadPoolExecutor(
+        threads, thread_name_prefix="training", initializer=lambda: os.sched_setaffinity(0, {next(free)})
+    )
+
+
 class Crew:
     """Threads that work for all devices of a fleet; see the module."""
 
     def __init__(self, threads: int, clock: VirtualClock) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="training")
+        self._pool = training_threads(threads)
         self._clock = clock
         self._room = AHEAD * threads
         self._queue: deque[_Job[Any]] = deque()

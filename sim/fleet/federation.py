@@ -37,7 +37,7 @@ from sim.emulation.states import load_state, save_state
 from sim.emulation.workload import Shard
 from sim.fleet.calibration import measured_speed
 from sim.fleet.clock import VirtualClock
-from sim.fleet.compute import Crew, Inline, cores
+from sim.fleet.compute import Crew, Inline, cores, training_threads
 from sim.fleet.loop import VirtualLoop
 from sim.fleet.memory import rare_collection
 from sim.fleet.network import Network
@@ -105,7 +105,7 @@ class _Fleet:
     async def run(self) -> Finished:
         loop = asyncio.get_running_loop()
         if not isinstance(loop, VirtualLoop):
-            with ThreadPoolExecutor(self._threads) as pool, ThreadPoolExecutor(1) as apart:
+            with training_threads(self._threads) as pool, ThreadPoolExecutor(1) as apart:
                 return await self._run(RealClock(), into(pool), into(apart))
         if None in self._speeds.values():
             speed = self._work.speed(self._measured_speed)
@@ -179,7 +179,7 @@ class _Fleet:
 
         device = Device(records, session, clock, training, report,
                         federation.study.evaluation.every if work.is_done_here else "never", self._speeds[name],
-                        work.trainer(name), work.method(name),
+                        work.trainer(name), work.ranking, work.method(name),
                         keep=partial(save_state, federation.directory) if every else None, keep_every=every or 1,
                         resume=lambda welcome: kept,
                         silent=silences(federation.plan.seed, name, federation.study.participation.dropout),

@@ -21,6 +21,7 @@ from edge_client.methods.base import Arrays, DeviceMethod
 from edge_client.methods.context import LocalContext
 from edge_client.methods.registry import method
 from edge_client.model.choice import trainer_for
+from edge_client.model.scoring import ranking
 from edge_client.model.trainer import ModelState, Trainer
 from edge_client.protocol.messages import Telemetry
 from sim.fleet.recording import Recording, Turn
@@ -131,6 +132,7 @@ class ReplayedWork:
 
     is_light = True
     is_done_here = False
+    ranking = staticmethod(ranking)
 
     def __init__(self, recording: Recording, link: str) -> None:
         self.refusal: GcaError | None = None

@@ -18,6 +18,7 @@ from edge_client.methods.context import LocalContext
 from edge_client.methods.registry import method
 from edge_client.model.autoencoder import FloatArray
 from edge_client.model.choice import trainer_for
+from edge_client.model.scoring import ranking
 from edge_client.model.trainer import ModelState, Trainer
 from edge_client.protocol.messages import Telemetry
 from edge_client.seeds import stream
@@ -44,6 +45,10 @@ class SyntheticTrainer:
     @property
     def encoder_flops(self) -> float:
         return self._real.encoder_flops
+
+    @property
+    def block_rows(self) -> int:
+        return self._real.block_rows
 
     def initial(self, rng: np.random.Generator) -> ModelState:
         if self.parameter_count not in self._states:
@@ -103,6 +108,7 @@ class SyntheticWork:
 
     is_light = True
     is_done_here = False
+    ranking = staticmethod(ranking)
     refusal: GcaError | None = None
 
     def __init__(self, seed: int) -> None:

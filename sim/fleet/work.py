@@ -11,9 +11,11 @@ from edge_client.errors import GcaError
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.methods.base import DeviceMethod
 from edge_client.methods.registry import method
+from edge_client.model.autoencoder import FloatArray
+from edge_client.model.scoring import Labels, Ranking
 from edge_client.model.trainer import ModelState, Trainer
 from edge_client.protocol.messages import Telemetry
-from sim.fleet.shared_scores import scoring_together
+from sim.fleet.shared_scores import SharedScores, scoring_together
 
 
 class Work(Protocol):
@@ -31,6 +33,11 @@ class Work(Protocol):
 
     def trainer(self, device: str) -> Callable[[Hyperparameters, int], Trainer]:
         """Return a device's choice of trainer."""
+        ...
+
+    @property
+    def ranking(self) -> Callable[[FloatArray, Labels], Ranking]:
+        """How devices rank their test scores."""
         ...
 
     def method(self, device: str) -> Callable[[str], DeviceMethod]:
@@ -62,7 +69,8 @@ class RealWork:
     refusal: GcaError | None = None
 
     def __init__(self, test: NDArray[np.floating[Any]] | None) -> None:
-        self._together = scoring_together(test)
+        shared = SharedScores(test)
+        self._together, self.ranking = scoring_together(shared), shared.ranking
 
     def trainer(self, device: str) -> Callable[[Hyperparameters, int], Trainer]:
         return self._together

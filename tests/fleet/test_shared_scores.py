@@ -1,4 +1,4 @@
-"""A fleet's test scores: computed once for equal models, by whichever thread comes first, and never mistaken."""
+"""A fleet's test scores: computed once for equal models, by all threads that come meanwhile, and never mistaken."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +9,7 @@ import pytest
 from edge_client.errors import ConfigError
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.model.autoencoder import Architecture, FloatArray
+from edge_client.model.scoring import ranking
 from edge_client.model.trainer import NumpyTrainer
 from sim.fleet.shared_scores import RECENT, ScoringTogether, SharedScores, scoring_together
 
@@ -17,7 +18,7 @@ TEST = np.random.default_rng(1).standard_normal((9, 3)).astype(np.float32)
 
 
 class Counting(NumpyTrainer):
-    """Counts its scorings; the first waits until somebody else has come for the same."""
+    """Counts its scorings, which wait until they may go on."""
 
     def __init__(self) -> None:
         super().__init__(ARCH)
@@ -60,6 +61,43 @@ def test_threads_that_come_meanwhile_wait_for_the_first() -> None:
     assert all(np.array_equal(one, scores[0]) for one in scores)
 
 
+class Meeting(NumpyTrainer):
+    """Scores its first share of the records only when somebody else is about to score one, too."""
+
+    def __init__(self) -> None:
+        super().__init__(ARCH)
+        object.__setattr__(self, "scored", [])
+        object.__setattr__(self, "both", threading.Barrier(2))
+
+    def score(self, parameters: FloatArray, samples: FloatArray) -> FloatArray:
+        self.scored.append(samples)
+        if not self.both.broken:
+            self.both.wait(10)
+        return super().score(parameters, samples)
+
+
+def test_who_comes_meanwhile_scores_records_that_are_left() -> None:
+    test = np.random.default_rng(2).standard_normal((2 * NumpyTrainer(ARCH).block_rows, 3)).astype(np.float32)
+    real, shared = Meeting(), SharedScores(test)
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(ScoringTogether(real, shared).score, model(1), test) for _ in range(2)]
+        first, second = (one.result(20) for one in asked)
+    assert [len(samples) for samples in real.scored] == [len(test) / 2] * 2  # all of them, once, by two threads
+    np.testing.assert_array_equal(first, NumpyTrainer(ARCH).score(model(1), test))
+    assert second is first
+
+
+def test_scores_are_ranked_once_for_each_array_of_labels() -> None:
+    shared, labels = SharedScores(TEST), np.arange(len(TEST)) % 2
+    scores = shared.of(NumpyTrainer(ARCH), model(1))
+    assert shared.ranking(scores, labels) == ranking(scores, labels)
+    assert shared.ranking(scores, labels) is shared.ranking(scores, labels)
+    assert shared.ranking(scores, 1 - labels).auroc == pytest.approx(1 - ranking(scores, labels).auroc)
+    assert shared.ranking(scores.copy(), labels) is not shared.ranking(scores, labels)  # not scores of the test set
+    with pytest.raises(ConfigError):
+        shared.ranking(scores, labels + 5)
+
+
 def test_a_model_that_differs_in_one_bit_has_scores_of_its_own() -> None:
     real = Counting()
     device = ScoringTogether(real, SharedScores(TEST))
@@ -88,7 +126,7 @@ def test_only_recent_models_are_remembered() -> None:
 
 
 def test_an_error_is_everybodys() -> None:
-    device = scoring_together(TEST)(Hyperparameters(), 3)
+    device = scoring_together(SharedScores(TEST))(Hyperparameters(), 3)
     broken = np.zeros(7, np.float32)
     for _ in range(2):
         with pytest.raises(ConfigError):
