@@ -28,7 +28,7 @@ from sim.fleet.calibration import speed_here
 from sim.hardware import HOST
 from sim.links.link import LinkSpec, LinkState
 from sim.links.link import plan as plan_link
-from sim.links.profiles import downlink, uplink
+from sim.links.profiles import downlink, link, uplink
 from sim.payload import (
     BANK_UPLOADED_CODES,
     BANK_UPLOADED_CODES_PUBLISHED,
@@ -217,6 +217,13 @@ def _notes(study: Study, dataset: Dataset, uploaded: int, most_records: int) -> 
         speed = speed_here(study.training, dataset.input_dim) / 1e9
         cores = counted(os.cpu_count() or 1, "core")
         yield f"training assumes {speed:.0f} GFLOP/s, as just measured, for each of {cores} here"
+    for profile in map(link, () if study.is_local else dict.fromkeys(several(study.link))):
+        if profile.up_changes or profile.down_changes or profile.outages:
+            rates = " up, ".join(f"{rate / 1000:g} kbit/s" for rate in (profile.up, profile.down) if rate is not None)
+            yield (
+                f"link {profile.name} changes with time: transfers are planned as if each round began when it does, at "
+                f"{rates} down"
+            )
     if study.is_local:
         yield f"method {study.method} uses no network: link and participation are nothing to it"
     elif study.participation.fraction < 1 or study.participation.dropout:

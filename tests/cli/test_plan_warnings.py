@@ -1,6 +1,7 @@
 """What `gca plan` refuses, what it warns of, and the parts of its estimate that can be worked out by hand."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +52,18 @@ def test_half_the_devices_upload_parameters_and_all_keep_up(breast_cancer) -> No
     assert half.payload == half.full_exchange
     # Besides the broadcast each device hears two states, and who took part an acceptance of some 60 bytes.
     assert half.message.up == whole.message.up // 2 and 0 < whole.message.down - half.message.down < 4 * 100
+
+
+def test_a_link_that_changes_is_planned_as_it_begins_and_says_so(breast_cancer, tmp_path: Path) -> None:
+    """Which is four times as fast as what comes two minutes later."""
+    trace = tmp_path / "bus.csv"
+    trace.write_text("second,up_kbit,down_kbit\n0,40,80\n120,10,20\n")
+    changing, steady = demo(link=f"trace:{trace}/100ms"), demo(link="40kbit/80kbit/100ms")
+    planned = plan_study(changing, breast_cancer)
+    assert planned.transfer_s == plan_study(steady, breast_cancer).transfer_s
+    (note,) = [note for note in planned.notes if "changes with time" in note]
+    assert note.endswith("at 40 kbit/s up, 80 kbit/s down")
+    assert not any("changes with time" in note for note in plan_study(steady, breast_cancer).notes)
 
 
 @pytest.mark.parametrize("method", ["single", "centralized"])
