@@ -1,10 +1,9 @@
-"""What this machine and a broker can do, found out without risk.
+"""What this machine can do, found out without risk.
 
 Imports run in processes of their own, because a package built for another processor ends the process that imports
 it. So this module imports nothing but the standard library until it knows that it can.
 """
 
-import asyncio
 import os
 import re
 import resource
@@ -12,27 +11,18 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from edge_client.errors import EnvironmentFault, GcaError, pip_install
+from edge_client.errors import EnvironmentFault, pip_install
 from edge_client.words import counted
-
-if TYPE_CHECKING:
-    from edge_client.transport.base import Incoming, Transport
-    from edge_client.transport.mqtt import Endpoint
 
 NEEDED = ("numpy", "msgpack", "msgspec", "aiomqtt")
 SERVER = ("torch", "sklearn", "safetensors", "typer")
 OLDEST_PYTHON, OLDEST_PAHO = (3, 11), (2, 2)
-NEEDS_MESSAGE = 65_536 + 1_024
-"""Bytes: the largest chunk and its envelope must pass."""
-PROBES = (1_024, 4_096, 16_384, NEEDS_MESSAGE, 262_144, 1_048_576)
-PATIENCE_S = 5.0
-"""For an answer, beyond what the answers before let expect of a message of this size."""
 IMPORT_S = 120.0
 
 
@@ -60,38 +50,6 @@ def examine_machine(data_dir: Path | None = None) -> list[Finding]:
         _mosquitto(),
         _with_packages("datasets", lambda: _datasets(data_dir), sound),
     ]
-
-
-async def examine_broker(where: "Endpoint", sizes: Sequence[int] = PROBES) -> list[Finding]:
-    """Check what a broker does with QoS 1, with retained messages, and with messages of these sizes."""
-    from edge_client.errors import ConnectionLost
-    from edge_client.transport.base import Settings
-    from edge_client.transport.mqtt import connector
-
-    run, name = f"doctor-{os.getpid()}", where.username or "doctor"
-    found: list[Finding] = []
-    try:
-        async with connector(where)(Settings(f"{name}-{run}", keepalive=20)) as transport:
-            found.append(Finding("broker", "ok", f"{where} answers"))
-            found += await _Probe(transport, f"gca/v1/{run}/pres/{name}").run(sizes)
-    except ConnectionLost as error:
-        mend = "it ends the connection" if found else "check that it runs and that the address is right"
-        return [*found, Finding("broker", "missing", f"{error}; {mend}")]
-    except GcaError as error:
-        return [*found, Finding("broker", "missing", str(error))]
-    return found
-
-
-async def require_broker(where: "Endpoint") -> None:
-    """Raise `EnvironmentFault` unless this broker is there and lets our largest message through: a broker that finds
-    a message too large drops it without a word, and a run would wait for it."""
-    for finding in await examine_broker(where, (NEEDS_MESSAGE,)):
-        if finding.state == "missing":
-            what = finding.detail if str(where) in finding.detail else f"{where}: {finding.what}: {finding.detail}"
-            raise EnvironmentFault(f"{what}; look with gca doctor --broker {where}")
-
-
-# ---- this machine --------------------------------------------------------------------------------------------------
 
 
 def _python() -> Finding:
@@ -209,89 +167,3 @@ def _datasets(data_dir: Path | None) -> Finding:
         states.setdefault(one.state, []).append(one.name)
     text = "; ".join(f"{state}: {', '.join(names)}" for state, names in states.items())
     return Finding("datasets", "ok" if set(states) == {"present"} else "note", f"{text}; see gca datasets")
-
-
-# ---- a broker ------------------------------------------------------------------------------------------------------
-
-
-class _Probe:
-    """Sends messages to itself. A topic of the shape `pres/<user>` is one that the access rules leave to everybody."""
-
-    def __init__(self, transport: "Transport", topic: str) -> None:
-        self._transport, self._topic = transport, topic
-        self._inbox: AsyncIterator[Incoming] = transport.messages()
-
-    async def run(self, sizes: Sequence[int]) -> list[Finding]:
-        from edge_client.errors import ConnectionLost
-
-        await self._transport.subscribe(self._topic)
-        try:
-            took = await self._there_and_back(16, PATIENCE_S)
-        except (ConnectionLost, TimeoutError):
-            mend = "check the broker's access rules; gca broker --print-acl shows those that work"
-            return [Finding("QoS 1", "missing", f"a message of 16 bytes to {self._topic} does not come back: {mend}")]
-        return [
-            Finding("QoS 1", "ok", "acknowledged and delivered"),
-            Finding("round trip", "ok", f"{1000 * took:.1f} ms"),
-            await self._retained(),
-            _message_limit([16, *[size async for size in self._those_that_pass(sizes, took)]], sizes),
-        ]
-
-    async def _there_and_back(self, size: int, patience: float) -> float:
-        """Return the seconds that a message of this size takes to the broker and back."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        async with asyncio.timeout(patience):
-            await self._transport.publish(self._topic, bytes(size))
-            while len((await self._next()).payload) != size:
-                pass
-        return loop.time() - began
-
-    async def _those_that_pass(self, sizes: Sequence[int], took: float) -> AsyncIterator[int]:
-        """Yield the sizes that come back, growing. A broker drops what it finds too large, or the connection."""
-        from edge_client.errors import ConnectionLost
-
-        before = 16
-        for size in sizes:
-            try:
-                took = await self._there_and_back(size, PATIENCE_S + 4 * took * size / before)
-            except (ConnectionLost, TimeoutError):
-                return
-            before = size
-            yield size
-
-    async def _retained(self) -> Finding:
-        """Ask for a message that was there before the subscription."""
-        transport, topic = self._transport, self._topic
-        mend = "devices that reconnect will not learn the round; switch retained messages on"
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                await transport.unsubscribe(topic)
-                await transport.publish(topic, b"kept", retain=True)
-                await transport.subscribe(topic)
-                while not (message := await self._next()).retained:
-                    pass
-                await transport.publish(topic, b"", retain=True)
-        except TimeoutError:
-            return Finding("retained", "missing", f"a retained message does not come back: {mend}")
-        if message.payload != b"kept":
-            return Finding("retained", "missing", f"another retained message comes back: {mend}")
-        return Finding("retained", "ok", "kept for those who subscribe later")
-
-    async def _next(self) -> "Incoming":
-        message = await anext(self._inbox)
-        self._transport.acknowledge(message)
-        return message
-
-
-def _message_limit(passed: Sequence[int], sizes: Sequence[int]) -> Finding:
-    """Say what the largest message that came back means."""
-    largest = max(passed)
-    if largest == sizes[-1]:
-        return Finding("largest message", "ok", f"{largest} bytes and perhaps more")
-    refused = next(size for size in sizes if size > largest)
-    limit = f"{largest} bytes passed, {refused} did not"
-    if largest >= NEEDS_MESSAGE:
-        return Finding("largest message", "ok", f"{limit}; {NEEDS_MESSAGE} are needed")
-    mend = "raise the broker's limit (mosquitto: max_packet_size)"
-    return Finding("largest message", "missing", f"{limit}, but {NEEDS_MESSAGE} are needed: {mend}")

@@ -40,6 +40,13 @@ PATIENCE = 20.0  # seconds until a test gives up waiting; no test measures time 
 P = TypeVar("P", bound=mqtt.Packet)
 
 
+def free_port() -> int:
+    """Return a port of this machine on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 class RunningBroker:
     """What a test sees of a broker."""
 
@@ -86,13 +93,12 @@ class MosquittoBroker(RunningBroker):
     kind = "mosquitto"
 
     def __init__(
-        self, folder: Path, users: Mapping[str, str] | None, rules: bool, limits: Limits, certs: Path | None = None
-    ) -> None:
+        self, folder: Path, users: Mapping[str, str] | None, rules: bool, limits: Limits, certs: Path | None = None,
+        own_limits: bool = False,
+    ) -> None:  # fmt: skip
         self.certs = certs
         certificate, key, client_ca = _tls_files(certs) or (None, None, None)
-        with socket.socket() as probe:
-            probe.bind((self.host, 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         password_file = acl_file = None
         if users:
             password_file = folder / "passwords"
@@ -103,19 +109,19 @@ class MosquittoBroker(RunningBroker):
             acl_file = folder / "acl"
             acl_file.write_text(acl_patterns())
             acl_file.chmod(0o600)
-        self._config = folder / "mosquitto.conf"
-        self._config.write_text(
-            mosquitto_conf(
-                self.port,
-                tls_cert=certificate,
-                tls_key=key,
-                client_ca=client_ca,
-                password_file=password_file,
-                acl_file=acl_file,
-                max_packet_size=limits.max_packet_size,
-                user="root" if os.geteuid() == 0 else None,
-            )
+        conf = mosquitto_conf(
+            self.port,
+            tls_cert=certificate,
+            tls_key=key,
+            client_ca=client_ca,
+            password_file=password_file,
+            acl_file=acl_file,
+            max_packet_size=limits.max_packet_size,
+            user="root" if os.geteuid() == 0 else None,
         )
+        kept = [line for line in conf.splitlines() if not (own_limits and line.startswith("max_"))]
+        self._config = folder / "mosquitto.conf"
+        self._config.write_text("\n".join(kept) + "\n")
         self._log = folder / "log"
         self._process: asyncio.subprocess.Process
 
@@ -150,11 +156,13 @@ async def open_broker(
     rules: bool = False,
     limits: Limits | None = None,
     certs: Path | None = None,
+    own_limits: bool = False,
 ) -> AsyncIterator[RunningBroker]:
     """Start a broker of `kind` on a free port; of `limits`, mosquitto gets the packet size only.
 
     `users` maps names to passwords (None: anonymous); `rules` puts this project's topic rules in force.
     `certs` is a folder of `gca certs` with a certificate for localhost: then clients are who their certificates say.
+    `own_limits`: mosquitto keeps the limits that it comes with, instead of ours.
     """
     limits = limits or Limits()
     with tempfile.TemporaryDirectory() as folder:
@@ -163,7 +171,7 @@ async def open_broker(
             broker = EmbeddedBroker(users, rules, limits, certs)
         else:
             skip_without_mosquitto()
-            broker = MosquittoBroker(Path(folder), users, rules, limits, certs)
+            broker = MosquittoBroker(Path(folder), users, rules, limits, certs, own_limits)
         await broker.start()
         try:
             yield broker

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edge_client.words import counted
+from sim.cli.options import Json
 
 if TYPE_CHECKING:
     from broker_server.records import AttackRecord
@@ -35,7 +36,7 @@ def attack(
         int | None, typer.Option(help="a GCA device's upload of this round (default: one after the last)")
     ] = None,
     linkage: Annotated[bool, typer.Option(help="instead: link codes of one record across two rounds")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+    json_: Json = False,
 ) -> None:
     """Attack a finished study as a curious server.
 

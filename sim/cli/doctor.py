@@ -69,7 +69,7 @@ def _examine(arguments: argparse.Namespace) -> list["Finding"]:
     import asyncio
 
     from edge_client.transport.mqtt import endpoint
-    from sim.doctor import examine_broker
+    from sim.broker_check import examine_broker
 
     where = endpoint(
         arguments.broker, username=arguments.username, password=os.environ.get("GCA_PASSWORD"),

@@ -1,12 +1,24 @@
 """`gca plan`: what a study will cost, before anything runs."""
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from edge_client.words import counted
+from sim.cli.options import (
+    Broker,
+    Config,
+    DataDir,
+    DatasetName,
+    Devices,
+    Hardware,
+    Json,
+    Link,
+    Method,
+    Rounds,
+    Seed,
+    Settings,
+    settings,
+)
 
 if TYPE_CHECKING:
     from sim.config import Study
@@ -14,18 +26,18 @@ if TYPE_CHECKING:
 
 
 def plan(
-    config: Annotated[str, typer.Argument(help="a TOML file, or the name of a packaged study")] = "demo",
-    devices: Annotated[int | None, typer.Option(help="number of emulated devices")] = None,
-    rounds: Annotated[int | None, typer.Option(help="global rounds R")] = None,
-    seed: Annotated[int | None, typer.Option(help="seed of everything random")] = None,
-    method: Annotated[str | None, typer.Option(help="federated method")] = None,
-    dataset: Annotated[str | None, typer.Option(help="dataset, see `gca datasets`")] = None,
-    link: Annotated[str | None, typer.Option(help="link, see `gca links`, or UP/DOWN/RTT; a,b go round")] = None,
-    hardware: Annotated[str | None, typer.Option(help="board to emulate, see `gca hardware`; a,b go round")] = None,
-    broker: Annotated[str | None, typer.Option(help="embedded, mqtt://HOST:PORT or mqtts://HOST:PORT")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="any key, as training.latent_dim=8")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="folder with the datasets' files")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+    config: Config = "demo",
+    devices: Devices = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    method: Method = None,
+    dataset: DatasetName = None,
+    link: Link = None,
+    hardware: Hardware = None,
+    broker: Broker = None,
+    set_: Settings = None,
+    data_dir: DataDir = None,
+    json_: Json = False,
 ) -> None:
     """Say what a study costs, before it runs.
 
@@ -33,16 +45,13 @@ def plan(
 
     Example: gca plan paper/magic --link lte-m-hd-peak
     """
-    from sim.config import load_study, parse_override
+    from sim.config import load_study
     from sim.data import load
     from sim.emulation.workload import check_machine
     from sim.plan import plan_study
-    from sim.words import one_or_several
 
-    overrides: dict[str, object] = dict(parse_override(one) for one in set_ or ())
-    options = {"devices": devices, "rounds": rounds, "seed": seed, "method": method, "dataset": dataset,
-               "link": one_or_several(link), "hardware": one_or_several(hardware), "broker": broker}  # fmt: skip
-    overrides |= {name: value for name, value in options.items() if value is not None}
+    overrides = settings(set_, devices=devices, rounds=rounds, seed=seed, method=method, dataset=dataset, link=link,
+                         hardware=hardware, broker=broker)  # fmt: skip
     study = load_study(config, overrides)
     planned = plan_study(study, load(study.dataset, data_dir, seed=study.seed))
     if json_:

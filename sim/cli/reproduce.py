@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from sim.cli.options import DataDir, Jobs
+
 
 def reproduce(
     tables: Annotated[list[str], typer.Argument(help="table04 to table10, table13, table14, or all")],
@@ -19,8 +21,8 @@ def reproduce(
         "studies/reproduction"
     ),
     csv: Annotated[Path | None, typer.Option(help="folder for one CSV per table")] = None,
-    jobs: Annotated[int | None, typer.Option(help="studies at a time (default: one per core)")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="folder with the datasets' files")] = None,
+    jobs: Jobs = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Set the paper's tables beside ours.
 

@@ -3,19 +3,17 @@
 import json
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from sim.cli.options import DataDir
 from sim.units import HARDWARE_UNITS, LINK_UNITS, RADIO_UNITS
 
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
-def datasets(
-    data_dir: Annotated[Path | None, typer.Option(help="folder with the datasets' files")] = None, json_: Json = False
-) -> None:
+def datasets(data_dir: DataDir = None, json_: Json = False) -> None:
     """List the datasets, and where their files are.
 
     Example: gca datasets --data-dir ~/data

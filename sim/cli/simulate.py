@@ -9,6 +9,26 @@ from typing import Annotated
 
 import typer
 
+from sim.cli.options import (
+    Broker,
+    CaFile,
+    Cert,
+    Config,
+    DataDir,
+    DatasetName,
+    Devices,
+    Hardware,
+    Json,
+    Key,
+    Link,
+    Method,
+    Quiet,
+    Rounds,
+    Seed,
+    Settings,
+    settings,
+)
+
 EXAMPLES = """Examples:
 
   gca simulate                                          the demo: real data, 8 devices, a constrained link
@@ -28,55 +48,51 @@ START_ORDERS = {"named": lambda n: range(n), "reversed": lambda n: range(n - 1, 
 
 def simulate(
     context: typer.Context,
-    config: Annotated[str, typer.Argument(help="a TOML file, or the name of a packaged study")] = "demo",
-    devices: Annotated[int | None, typer.Option(help="number of emulated devices")] = None,
-    rounds: Annotated[int | None, typer.Option(help="global rounds R")] = None,
-    seed: Annotated[int | None, typer.Option(help="seed of everything random")] = None,
-    method: Annotated[str | None, typer.Option(help="federated method")] = None,
-    dataset: Annotated[str | None, typer.Option(help="dataset, see `gca datasets`")] = None,
-    link: Annotated[str | None, typer.Option(help="link, see `gca links`, or UP/DOWN/RTT; a,b go round")] = None,
-    hardware: Annotated[str | None, typer.Option(help="board to emulate, see `gca hardware`; a,b go round")] = None,
+    config: Config = "demo",
+    devices: Devices = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    method: Method = None,
+    dataset: DatasetName = None,
+    link: Link = None,
+    hardware: Hardware = None,
     isolation: Annotated[str | None, typer.Option(help="devices as processes, or as tasks of one process")] = None,
     clock: Annotated[str | None, typer.Option(help="real, or virtual: as fast as the arithmetic allows")] = None,
-    broker: Annotated[str | None, typer.Option(help="embedded, mqtt://HOST:PORT or mqtts://HOST:PORT")] = None,
+    broker: Broker = None,
     username: Annotated[
         str | None, typer.Option(help="user name at a real broker; the password is GCA_PASSWORD")
     ] = None,
-    ca_file: Annotated[str | None, typer.Option(help="PEM file of the CA that signed the broker's certificate")] = None,
-    cert: Annotated[str | None, typer.Option(help="PEM file of a certificate for brokers that ask who we are")] = None,
-    key: Annotated[str | None, typer.Option(help="PEM file of its key")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="any key, as training.latent_dim=8")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="folder with the datasets' files")] = None,
+    ca_file: CaFile = None,
+    cert: Cert = None,
+    key: Key = None,
+    set_: Settings = None,
+    data_dir: DataDir = None,
     output: Annotated[Path | None, typer.Option(help="folder for the study (default: a new one in studies/)")] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="STUDY", help="go on with the study in this folder, which was stopped")
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+    json_: Json = False,
     start_order: Annotated[str, typer.Option(hidden=True, help="named or reversed: no result depends on it")] = "named",
-    quiet: Annotated[bool, typer.Option(help="print only the summary")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run a study on emulated devices behind shaped links.
 
     Prints accuracy per round and exactly what it cost; the study's folder holds everything else.
     """
-    from sim.config import load_study, parse_override
+    from sim.config import load_study
     from sim.devices import device_names
     from sim.studies import read_study
-    from sim.words import one_or_several
 
     if resume is not None:
         _refuse_changes(context)
-    overrides: dict[str, object] = dict(parse_override(one) for one in set_ or ())
-    options = {"devices": devices, "rounds": rounds, "seed": seed, "method": method, "dataset": dataset,
-               "link": one_or_several(link), "hardware": one_or_several(hardware), "isolation": isolation,
-               "clock": clock, "broker": broker}  # fmt: skip
-    overrides |= {name: value for name, value in options.items() if value is not None}
+    overrides = settings(set_, devices=devices, rounds=rounds, seed=seed, method=method, dataset=dataset, link=link,
+                         hardware=hardware, isolation=isolation, clock=clock, broker=broker)  # fmt: skip
     study = load_study(config, overrides) if resume is None else read_study(resume)
 
     from rich.console import Console
 
     from edge_client.transport.mqtt import endpoint
-    from sim.doctor import require_broker
+    from sim.broker_check import require_broker
     from sim.emulation.study import resume_study, run_study
     from sim.progress import progress
     from sim.studies import new_directory

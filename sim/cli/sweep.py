@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 
-Config = Annotated[str, typer.Argument(help="a TOML file, or the name of a packaged study")]
+from sim.cli.options import Config, DataDir, Jobs, Rounds
+
 Targets = Annotated[str, typer.Option(help="accuracies to be reached, as 0.6,0.65")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="any key of every study, as training.latent_dim=8")]
 Output = Annotated[Path, typer.Option(help="folder of the studies; what lies there is not run again")]
 Csv = Annotated[Path | None, typer.Option(help="write the rows to this CSV file")]
-Jobs = Annotated[int | None, typer.Option(help="studies at a time (default: one per core)")]
-DataDir = Annotated[Path | None, typer.Option(help="folder with the datasets' files")]
 
 
 def sweep(
@@ -50,7 +49,7 @@ def compare(
     config: Config,
     methods: Annotated[str, typer.Option(help="methods to compare")] = "gca,fedavg,fedprox,fednova,dp_fedavg,single",
     links: Annotated[str, typer.Option(help="links to compare them on, see `gca links`")] = "",
-    rounds: Annotated[int | None, typer.Option(help="global rounds R")] = None,
+    rounds: Rounds = None,
     targets: Targets = "",
     set_: Settings = None,
     output: Output = Path("studies/compare"),

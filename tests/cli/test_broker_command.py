@@ -2,7 +2,6 @@
 
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from brokers import PATIENCE
+from brokers import PATIENCE, free_port
 
 from broker_server.broker.access import hash_password, verify_password
 from broker_server.broker.password_file import read_users
@@ -40,10 +39,7 @@ def add(users: Path) -> Add:
 @contextmanager
 def running(*words: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     """Run `gca broker` on a free port; give what it said first."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    command = [sys.executable, "-m", "sim.cli", "broker", "--port", port, *words]
+    command = [sys.executable, "-m", "sim.cli", "broker", "--port", str(free_port()), *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

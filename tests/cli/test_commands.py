@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from brokers import MOSQUITTO, PATIENCE, open_broker, skip_without_mosquitto
+from brokers import MOSQUITTO, PATIENCE, free_port, open_broker, skip_without_mosquitto
 from end_to_end_tools import gca, wait_for
 
 from edge_client.errors import EnvironmentFault
@@ -24,12 +24,6 @@ def error_line(err: str) -> str:
     assert err.startswith("error: ") and err.endswith("\n") and err.count("\n") == 1, err
     assert "Traceback" not in err
     return err.removeprefix("error: ").rstrip()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 # ---- help ------------------------------------------------------------------------------------------------------------

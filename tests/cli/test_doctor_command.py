@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from end_to_end_tools import gca
 from broker_server.broker.limits import Limits
 from edge_client.errors import EnvironmentFault
 from edge_client.protocol.chunks import MAX_CHUNK
-from edge_client.transport.mqtt import endpoint
+from edge_client.transport.base import Settings
+from edge_client.transport.mqtt import connector, endpoint
 from sim import doctor
-from sim.doctor import NEEDS_MESSAGE, Finding, examine_broker, require_broker
+from sim.broker_check import AWAY, NEEDS_MESSAGE, examine_broker, require_broker
+from sim.doctor import Finding
 
 HEALTHY = {"python", "numpy", "msgpack", "msgspec", "aiomqtt", "paho-mqtt", "torch", "sklearn", "typer",
            "processor cores", "memory", "file descriptors", "training", "GPU", "mosquitto", "datasets"}  # fmt: skip
@@ -100,6 +103,37 @@ async def test_nothing_stays_behind_on_the_broker() -> None:
     async with open_broker("embedded") as broker:
         await examine_broker(endpoint(broker.url))
         assert broker.server.counters.retained == 0
+        async with connector(endpoint(broker.url))(Settings("later")):  # by now the last goodbye has arrived
+            assert broker.server.counters.sessions == 1
+
+
+@pytest.mark.parametrize("kept", [1, 700, AWAY - 1])
+async def test_a_broker_that_drops_what_comes_while_a_client_is_away_is_found_out(kept: int) -> None:
+    """It acknowledges the messages all the same."""
+    async with open_broker("embedded", limits=Limits(offline_messages=kept)) as broker:
+        found = {one.what: one for one in await examine_broker(endpoint(broker.url))}
+    assert found["while away"].state == "note"
+    assert found["while away"].detail.startswith(f"{kept} of {AWAY} messages were kept, the rest dropped")
+    assert {one.state for what, one in found.items() if what != "while away"} == {"ok"}
+
+
+@pytest.mark.mosquitto
+async def test_mosquitto_as_it_comes_drops_and_as_we_set_it_up_does_not() -> None:
+    async with open_broker("mosquitto") as broker:
+        found = {one.what: one for one in await examine_broker(endpoint(broker.url))}
+    assert found["while away"] == Finding("while away", "ok", f"{AWAY} messages were kept, and perhaps more are")
+    async with open_broker("mosquitto", own_limits=True) as broker:
+        first = (await examine_broker(endpoint(broker.url)))[-1]
+    assert first.state == "note" and re.match(r"10\d\d of 1200 messages were kept", first.detail), first.detail
+    assert "max_queued_messages" in first.detail
+
+
+async def test_a_broker_that_keeps_no_session_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sim.broker_check.AWAY_S", 0.3)
+    monkeypatch.setattr("sim.broker_check.Settings", lambda *a, **named: Settings(*a, **{**named, "persistent": False}))
+    async with open_broker("embedded") as broker:
+        found = (await examine_broker(endpoint(broker.url)))[-1]
+    assert found.state == "note" and found.detail.startswith("not checked: ")
 
 
 async def test_a_device_finds_the_broker_fit_under_the_access_rules_too() -> None:
@@ -107,7 +141,7 @@ async def test_a_device_finds_the_broker_fit_under_the_access_rules_too() -> Non
         (refused,) = await examine_broker(endpoint(broker.url, username="pi-1", password="two"))
         found = await examine_broker(endpoint(broker.url, username="pi-1", password="one"))
     assert refused.state == "missing" and "GCA_PASSWORD" in refused.detail
-    assert len(found) == 5 and {one.state for one in found} == {"ok"}
+    assert len(found) == 6 and {one.state for one in found} == {"ok"}
 
 
 async def test_a_run_requires_room_for_its_largest_message() -> None:
