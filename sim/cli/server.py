@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from sim.cli.options import CaFile, Cert, Json, Key, Quiet, Rounds, settings
+
 WAIT_S = 600.0
 """People start devices on real machines one by one."""
 
@@ -37,16 +39,16 @@ def server(
     broker: Annotated[str | None, typer.Option(help="mqtt://HOST:PORT or mqtts://HOST:PORT")] = None,
     run: Annotated[str | None, typer.Option(help="name of the run, the same on every device")] = None,
     devices: Annotated[int | None, typer.Option(help="how many devices to wait for")] = None,
-    rounds: Annotated[int | None, typer.Option(help="global rounds R")] = None,
+    rounds: Rounds = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="any key, as participation.deadline=120")] = None,
     output: Annotated[Path | None, typer.Option(help="folder for the study (default: studies/RUN)")] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="STUDY", help="go on with the run in this folder, whose server was stopped")
     ] = None,
     username: Annotated[str | None, typer.Option(help="user name at the broker; the password is GCA_PASSWORD")] = None,
-    ca_file: Annotated[str | None, typer.Option(help="PEM file of the CA that signed the broker's certificate")] = None,
-    cert: Annotated[str | None, typer.Option(help="PEM file of a certificate for brokers that ask who we are")] = None,
-    key: Annotated[str | None, typer.Option(help="PEM file of its key")] = None,
+    ca_file: CaFile = None,
+    cert: Cert = None,
+    key: Key = None,
     wait: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="how long to wait for the devices")] = WAIT_S,
     data_dir: Annotated[
         Path | None, typer.Option(help="folder with the dataset's files: only devices with records as wide may join")
@@ -55,8 +57,8 @@ def server(
         int | None, typer.Option(min=1, max=65535, help="answer Prometheus here, under /metrics")
     ] = None,
     metrics_host: Annotated[str, typer.Option(help="address for that; 0.0.0.0 for all")] = "127.0.0.1",
-    json_: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
-    quiet: Annotated[bool, typer.Option(help="print only the summary")] = False,
+    json_: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Coordinate a run for devices that join with `gca device`.
 
@@ -68,9 +70,9 @@ def server(
 
     from edge_client.protocol.messages import SERVER
     from edge_client.transport.mqtt import endpoint
-    from sim.config import load_study, parse_override
+    from sim.config import load_study
     from sim.data import load
-    from sim.doctor import require_broker
+    from sim.broker_check import require_broker
     from sim.progress import progress
     from sim.run_plan import run_plan, server_method
     from sim.serve import Around, resume_run, serve_run
@@ -78,8 +80,7 @@ def server(
     from sim.summary import result_json, show_summary
 
     _check(context)
-    overrides: dict[str, object] = dict(parse_override(one) for one in set_ or ())
-    overrides |= {name: value for name, value in (("devices", devices), ("rounds", rounds)) if value is not None}
+    overrides = settings(set_, devices=devices, rounds=rounds)
     _refuse_emulated(overrides)
     study = load_study(str(config), overrides) if resume is None else read_study(resume)
     server_method(study)  # refuses a method that has none
