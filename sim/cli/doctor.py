@@ -8,9 +8,9 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from edge_client.errors import ConfigError
+from edge_client.arguments import Parser, add_credentials
 
 if TYPE_CHECKING:
     from sim.doctor import Finding
@@ -24,23 +24,12 @@ Exit code 3 if something that is needed is missing. A broker that knows its user
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; see {self.prog} --help")
-
-
 def parser() -> argparse.ArgumentParser:
     """Return the command's arguments."""
-    command = _Parser(
-        prog="gca doctor", description="Check this machine, and a broker if one is named.", epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    command = Parser("gca doctor", "Check this machine, and a broker if one is named.", EXAMPLE)
     add = command.add_argument
     add("--broker", metavar="URL", help="also probe this broker: mqtt://HOST:PORT or mqtts://HOST:PORT")
-    add("--username", help="user name at the broker; the password is GCA_PASSWORD")
-    add("--ca-file", metavar="FILE", help="PEM file of the CA that signed the broker's certificate")
-    add("--cert", metavar="FILE", help="PEM file of a certificate for brokers that ask who we are")
-    add("--key", metavar="FILE", help="PEM file of its key")
+    add_credentials(command, "user name at the broker; the password is GCA_PASSWORD")
     add("--data-dir", type=Path, metavar="FOLDER", help="folder with the datasets' files")
     add("--json", action="store_true", help="print JSON")
     return command
