@@ -7,8 +7,9 @@ import traceback
 from asyncio import CancelledError
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from edge_client.arguments import Parser, add_credentials
 from edge_client.errors import ConfigError, EnvironmentFault, GcaError
 from edge_client.words import counted
 
@@ -37,17 +38,9 @@ fifths of the normal records. The password is read from GCA_PASSWORD.
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; see {self.prog} --help")
-
-
 def parser() -> argparse.ArgumentParser:
     """Return the command's arguments."""
-    command = _Parser(
-        prog="gca device", description="Take part in a federation as one device.", epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    command = Parser("gca device", "Take part in a federation as one device.", EXAMPLE)
     add = command.add_argument
     add("--broker", metavar="URL", help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT]")
     add("--run", help="name of the run, as the server has it")
@@ -60,10 +53,7 @@ def parser() -> argparse.ArgumentParser:
     add("--drop", metavar="COLUMNS", action="append", help="columns to leave out, as a,b; may be given several times")
     add("--scaler", type=Path, metavar="FILE", help="standardise the CSV file with these means and deviations")
     add("--write-scaler", type=Path, metavar="FILE", help="write the CSV file's means and deviations and exit")
-    add("--username", help="user name at the broker; default: the device's name when GCA_PASSWORD is set")
-    add("--ca-file", metavar="FILE", help="PEM file of the CA that signed the broker's certificate")
-    add("--cert", metavar="FILE", help="PEM file of this device's certificate, for a broker that asks who it is")
-    add("--key", metavar="FILE", help="PEM file of its key")
+    add_credentials(command, "user name at the broker; default: the device's name when GCA_PASSWORD is set")
     add("--up-rate", type=_rate, default=0.0, metavar="BIT/S", help="uplink of this device, if known")
     add("--down-rate", type=_rate, default=0.0, metavar="BIT/S", help="downlink of this device, if known")
     add("--keepalive", type=int, metavar="S", help="MQTT keepalive (default: from the rates, 60 if unknown)")
