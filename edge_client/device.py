@@ -31,6 +31,7 @@ from edge_client.model.scoring import Labels, Ranking, ranking
 from edge_client.model.trainer import ModelState, Trainer
 from edge_client.offload import Offload, no_sooner
 from edge_client.private_seeds import Secrets
+from edge_client.protocol.lives import in_any_life
 from edge_client.protocol.messages import COMPLETED, Evaluation, Phase, Telemetry, Welcome
 from edge_client.records import Records
 from edge_client.session import Session
@@ -195,8 +196,10 @@ class _Work:
 
     def __init__(self, device: Device, welcome: Welcome) -> None:
         self.device, self.welcome = device, welcome
-        hyper = welcome.hyper
-        self.method = coded(defended(device.method(welcome.method), hyper, device.secrets), hyper)
+        hyper, who, secrets = welcome.hyper, device.session.who, device.secrets
+        if secrets is not None:
+            secrets = secrets.of_run(in_any_life(welcome.run, who.run), who.device)
+        self.method = coded(defended(device.method(welcome.method), hyper, secrets), hyper)
         self.holds = 0
         self.cut_short: int | None = None
         self.trainer = device.trainer(hyper, device.records.samples.shape[1])

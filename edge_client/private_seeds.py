@@ -31,6 +31,23 @@ class Secrets:
             return self.repeatable
         return int.from_bytes(blake2b(b"seed", key=self.own, digest_size=16).digest(), "little")
 
+    def of_run(self, run: str, device: str) -> "Secrets":
+        """Return secrets that serve this run and, the own one, this device alone.
+
+        Two runs that drew the same noise would give it away: the difference of their uploads has none. `run` is
+        NAME.INCARNATION without the life of its server, because an upload that one life called for may reach the next,
+        and because devices that meet different lives in one round have to turn their codes alike. What is repeatable
+        stays as it is: it follows from the study's seed and the device, and an incarnation is drawn by chance.
+        """
+        if self.repeatable is not None:
+            return self
+        shared = None if self.shared is None else _derived(self.shared, run, SHARED)
+        return Secrets(_derived(self.own, run, device), shared)
+
+
+def _derived(secret: bytes, run: str, device: str) -> bytes:
+    return blake2b(f"{run}|{device}".encode(), key=secret, digest_size=32).digest()
+
 
 def emulated(seed: int, device: str) -> Secrets:
     """Return secrets that can be repeated, for devices emulated on one machine. Whoever has the seed has them, too:

@@ -12,6 +12,9 @@ records (replaced by another):
   above says with 2 c sqrt(R); that the server does not know in which rounds it is drawn (`Secrets.seed`) may bring
   less, which the package dp-accounting tells. Both are bounds, and the smaller holds.
 
+Noise is drawn anew for each run and device (`Secrets.of_run`), so that no two uploads share it. What is told is of one
+run: R further rounds on the same records in a second run count like R more in the first.
+
 All of it is about the ideal mechanism: noise here comes from a generator that is not cryptographic, in floating point.
 And it is about uploads alone: the telemetry of a device, with its losses, thresholds and a hash of its model, is made
 from the same records. How many records a device has, and the means and deviations that features are standardised

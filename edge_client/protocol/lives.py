@@ -26,6 +26,13 @@ class Life(NamedTuple):
         return self.incarnation == other.incarnation and self.number > other.number
 
 
+def in_any_life(name: str, run: str) -> str:
+    """Return what all lives of the server that `name` tells of have in common, NAME.INCARNATION: it names the run, and
+    no other one ever; `name` itself if it tells of no life."""
+    life = life_in(name, run)
+    return name if life is None else f"{run}.{life.incarnation}"
+
+
 def life_in(name: str, run: str) -> Life | None:
     """Return the life that `name`, the run as messages name it, tells; None if it is the bare run's name, or not one of
     this run."""

@@ -144,6 +144,18 @@ def test_emulated_secrets_are_shared_where_they_must_be_and_nowhere_else() -> No
     assert Secrets(SECRET).seed == Secrets(SECRET, b"shared").seed != Secrets(b"the device's own secret").seed
 
 
+def test_no_two_runs_and_no_two_devices_draw_the_same_noise_though_they_have_the_same_secrets() -> None:
+    """Else the difference of two uploads would be that of their codes. The rotation is all devices', of one run."""
+    keys = (("r.00000001", "a"), ("r.00000002", "a"), ("r.00000001", "b"))
+    first, again, other = (HERE.of_run(*key) for key in keys)
+    assert first == HERE.of_run(*keys[0]) and len({HERE.own, first.own, again.own, other.own}) == 4
+    assert first.shared == other.shared and len({HERE.shared, first.shared, again.shared}) == 3
+    assert len({secrets.seed for secrets in (HERE, first, again, other)}) == 4
+    assert Secrets(SECRET).of_run(*keys[0]).shared is None
+    study = emulated(7, "a")
+    assert study.of_run(*keys[0]) == study, "a study can be repeated, and its incarnations are drawn"
+
+
 @pytest.mark.parametrize(("size", "told"), [(15, "of 15 bytes"), (65, "more than 64 bytes")])
 def test_a_secret_that_can_be_guessed_or_is_no_key_is_refused(tmp_path: Path, size: int, told: str) -> None:
     file = tmp_path / "secret"
