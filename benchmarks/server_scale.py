@@ -35,10 +35,11 @@ from broker_server.start import Start
 from edge_client.clock import RealClock
 from edge_client.device import Device, live
 from edge_client.hyperparameters import Hyperparameters
+from edge_client.identity import Identity
 from edge_client.protocol.messages import Telemetry
 from edge_client.records import Records
 from edge_client.seeds import digest, stream
-from edge_client.session import Identity, Session
+from edge_client.session import Session
 from edge_client.transport.mqtt import Endpoint, connector
 from sim.fleet.synthetic import SyntheticWork
 

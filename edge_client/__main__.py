@@ -158,12 +158,13 @@ def _run(arguments: argparse.Namespace) -> None:
 
     from edge_client.clock import RealClock
     from edge_client.device import Device, live
+    from edge_client.identity import Identity
     from edge_client.kept_state import kept_state
     from edge_client.offload import into
     from edge_client.private_seeds import Secrets, read_secret
     from edge_client.protocol.messages import COMPLETED, SERVER, Name, Telemetry
     from edge_client.seeds import stream
-    from edge_client.session import Identity, Session
+    from edge_client.session import Session
     from edge_client.stopping import until_told_to_stop
     from edge_client.transport.mqtt import connector, endpoint
 

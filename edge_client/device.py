@@ -7,8 +7,8 @@ the connection stays alive meanwhile) and `report` (where a round's telemetry go
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -77,7 +77,7 @@ async def live(device: Device) -> ModelState:
     Raises `GcaError` naming device, round and phase when local work fails; the server has been told by then.
     """
     session = device.session
-    async with _connected(session):
+    async with session.connection():
         try:
             work = _Work(device, await session.welcome())
             await work.begin()
@@ -260,7 +260,7 @@ class _Work:
         if session.end is not None and session.end.reason != COMPLETED:
             return  # the run was stopped in the middle of this round, which is to be run again
         if keep is not None and round % self.device.keep_every == 0:
-            seq = session.seq + 1  # the report of this round takes one
+            seq = session.outbox.seq + 1  # the report of this round takes one
             kept = Checkpoint(session.mail.life, session.who.device, round, self.holds, seq, self.state)
             await self.do("checkpoint", self.device.offload(keep, kept))
 
@@ -304,7 +304,7 @@ class _Work:
         session, now = self.device.session, self.device.clock.now()
         spans = {stage: (now - begun, now - ended) for stage, (begun, ended) in notes.spans_s.items()}
         return Telemetry(
-            run=session.mail.life, round=notes.round, device=session.who.device, seq=session.next_seq(),
+            run=session.mail.life, round=notes.round, device=session.who.device, seq=session.outbox.next_seq(),
             outcome=notes.outcome, detail=notes.detail[:300], spent_s=notes.spent_s, spans_s=spans,
             tallies=session.tally.drain(),
             evaluations=tuple(notes.evaluations), ignored=dict(session.mail.ignored),
@@ -316,21 +316,3 @@ class _Work:
         if self._hashed is None or self._hashed[0]() is not parameters:
             self._hashed = weakref.ref(parameters), sha256(parameters.tobytes()).hexdigest()
         return self._hashed[1]
-
-
-@asynccontextmanager
-async def _connected(session: Session) -> AsyncIterator[None]:
-    """Keep the session's connection for the length of the block; what ends the connection for good ends the block."""
-    keeper, body = asyncio.ensure_future(session.keep()), asyncio.current_task()
-    assert body is not None
-    keeper.add_done_callback(lambda done: None if done.cancelled() else body.cancel())
-    try:
-        yield
-    except asyncio.CancelledError:
-        if keeper.done() and not keeper.cancelled() and (error := keeper.exception()):
-            body.uncancel()
-            raise error from None
-        raise
-    finally:
-        keeper.cancel()
-        await asyncio.wait([keeper])

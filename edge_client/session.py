@@ -1,68 +1,37 @@
 """A device's conversation with the server, which outlives any one connection.
 
-`Session.keep` holds a connection open, reconnecting with back-off and jitter; the device's life (`device.py`)
+`Session.connection` holds a connection open, reconnecting with back-off and jitter; the device's life (`device.py`)
 asks for what comes next (`welcome`, `next_round`, `upload`, `broadcast`) and waits for facts, never for
-connections. Nothing here has a fixed time-out: a wait ends when the server has spoken. After a reconnect the
-device asks where it stands (`Join.awaits`) and sends again only what the server says is missing.
+connections. Facts are in the mailbox (`mailbox.py`), and what is said goes out through the outbox (`outbox.py`).
+Nothing here has a fixed time-out: a wait ends when the server has spoken. After a reconnect the device asks where it
+stands (`Join.awaits`) and sends again only what the server says is missing.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeVar
 
 import numpy as np
-from msgspec.structs import replace
 
 from edge_client.clock import Clock, within
 from edge_client.errors import ConfigError, ConnectionLost, ProtocolError, in_words
+from edge_client.identity import Identity
 from edge_client.mailbox import Fate, Mailbox
 from edge_client.news import News
+from edge_client.outbox import Awaited, Outbox
 from edge_client.protocol import topics
-from edge_client.protocol.chunks import MAX_CHUNK, split
-from edge_client.protocol.codec import Arrays, encode, encode_arrays, payload_bytes
-from edge_client.protocol.messages import (
-    FAREWELL_S,
-    Chunk,
-    Header,
-    Join,
-    Presence,
-    Probe,
-    RoundState,
-    Telemetry,
-    Welcome,
-)
-from edge_client.protocol.tally import Kind, TallySheet
+from edge_client.protocol.codec import Arrays, encode_arrays, payload_bytes
+from edge_client.protocol.messages import FAREWELL_S, Header, Probe, RoundState, Telemetry, Welcome
+from edge_client.protocol.tally import TallySheet
 from edge_client.transport.backoff import delay
-from edge_client.transport.base import Connect, Settings, Transport, Will
-from edge_client.transport.pacing import IN_FLIGHT
+from edge_client.transport.base import Connect, Transport
 
-EVALUATIONS = 400
-"""Evaluations in one message, each at most 150 bytes: together they stay below the size of a chunk."""
-GREETING = 3
-"""Numbers that joining takes: of the last will, the presence and the join."""
 GOODBYE_S = 5.0
 """How long a device that leaves waits for its goodbye to go out."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Who a device is to the server. `instance` (8 hex digits) is fresh for each process: two devices with one
-    name are told apart by it, and the second is refused instead of throwing out the first."""
-
-    run: str
-    device: str
-    instance: str
-    samples: int
-    input_dim: int
-    up_rate: float = 0.0
-    down_rate: float = 0.0
-    keepalive: int = 60
-    chunk_size: int = MAX_CHUNK
 
 
 class Session:
@@ -76,14 +45,13 @@ class Session:
         self.who = who
         self.tally = TallySheet()
         self.mail = Mailbox(who.run, who.device, who.instance, self.tally)
+        self.outbox = Outbox(who, self.mail, seq)
         self._connect, self._clock, self._jitter, self._log = connect, clock, jitter, log
-        self.seq = max(0, seq - GREETING)
-        """The number of the next message."""
         self._transport: Transport | None = None
         self._welcome_on: Transport | None = None  # the connection on which the server last answered
         self._kept = True
         self._listening = False
-        self._awaits: Literal["nothing", "acceptance", "broadcast"] = "nothing" if unsure_of is None else "acceptance"
+        self._awaits: Awaited = "nothing" if unsure_of is None else "acceptance"
         self._round = unsure_of or 0
         self._brought: tuple[int, Arrays, str] | None = None  # the last upload: its round, and in which life
         self._sent_to = ""  # the life of the server that chunks were sent to last
@@ -126,7 +94,8 @@ class Session:
             if (transport := self._may_send(round)) is None:
                 continue  # the run has ended, and nobody is left to answer
             told, self._sent_to = self.mail.welcome, self.mail.life
-            await self._try(self._send(transport, self._cut(round, body, unsent), payload))
+            pieces = self.outbox.cut(round, body, unsent)
+            await self._try(self.outbox.send(transport, pieces, payload, lambda: self._fate(round) is not None))
             payload = 0
             # Now the server decides, or answers a question asked after a reconnect with what it still lacks.
             await self._until(partial(self._answered, round, told, chunks))
@@ -153,24 +122,10 @@ class Session:
             return None
 
     async def report(self, telemetry: Telemetry) -> None:
-        """Send a round's telemetry with QoS 0: it is about the run, not part of it."""
-        for part in self._parts(telemetry):
+        """Send a round's telemetry, where there is a connection: nobody asks for it again."""
+        for part in self.outbox.parts(telemetry):
             if self._transport is not None:
-                await self._try(self._post(self._transport, topics.telemetry(*self._name), part, "telemetry", qos=0))
-
-    def _parts(self, telemetry: Telemetry) -> Iterator[Telemetry]:
-        """Cut telemetry into messages that every broker takes; nothing but evaluations is in the later ones."""
-        judged = telemetry.evaluations
-        yield replace(telemetry, evaluations=judged[:EVALUATIONS])
-        for begin in range(EVALUATIONS, len(judged), EVALUATIONS):
-            part = judged[begin : begin + EVALUATIONS]
-            yield replace(telemetry, seq=self.next_seq(), evaluations=part, spent_s={}, spans_s={}, tallies=(),
-                          ignored={})  # fmt: skip
-
-    def next_seq(self) -> int:
-        """Number the next message."""
-        self.seq += 1
-        return self.seq - 1
+                await self._try(self.outbox.report(self._transport, part))
 
     async def leave(self, state: Literal["left", "failed"], detail: str = "") -> None:
         """Say goodbye, on the next connection if this one breaks, but do not wait for one too long."""
@@ -181,19 +136,41 @@ class Session:
         while True:
             transport = await self._until(lambda: self._transport)
             try:
-                return await self._announce(transport, state, detail)
+                return await self.outbox.announce(transport, state, detail)
             except ConnectionLost:
                 await self._until(lambda broken=transport: self._transport is not broken)  # type: ignore[misc]
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection to the broker, on which a server may or may not have answered."""
+        return self._transport is not None
+
     # ---- the connection -----------------------------------------------------------------------------------------
 
-    async def keep(self) -> None:
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[None]:
+        """Keep a connection for the length of the block; what ends it for good ends the block with its error."""
+        keeper, body = asyncio.ensure_future(self._keep()), asyncio.current_task()
+        assert body is not None
+        keeper.add_done_callback(lambda done: None if done.cancelled() else body.cancel())
+        try:
+            yield
+        except asyncio.CancelledError:
+            if keeper.done() and not keeper.cancelled() and (error := keeper.exception()):
+                body.uncancel()
+                raise error from None
+            raise
+        finally:
+            keeper.cancel()
+            await asyncio.wait([keeper])
+
+    async def _keep(self) -> None:
         """Hold a connection until cancelled or until the server refuses this device for good."""
         failures = 0
         try:
             while True:
                 try:
-                    async with self._connect(self._settings()) as transport, self._leaving_no_trace(transport):
+                    async with self._connect(self.outbox.settings()) as transport, self._leaving_no_trace(transport):
                         await self._greet(transport)
                         failures = 0
                         await self._now_on(transport)
@@ -218,15 +195,16 @@ class Session:
         except Exception as error:
             if self.mail.refusal is None:
                 with suppress(ConnectionLost):
-                    await within(self._clock, GOODBYE_S, self._announce(transport, "failed", in_words(error)))
+                    await within(self._clock, GOODBYE_S, self.outbox.announce(transport, "failed", in_words(error)))
             raise
 
     async def _greet(self, transport: Transport) -> None:
         """Subscribe, show presence and join in one round trip: the broker takes them in this order."""
-        filters = topics.device_filters(*self._name)
+        filters = topics.device_filters(self.who.run, self.who.device)
         if self._listening:
             filters += (topics.broadcast_filter(self.who.run),)
-        await asyncio.gather(transport.subscribe(*filters), self._announce(transport, "online"), self._ask(transport))
+        online = self.outbox.announce(transport, "online")
+        await asyncio.gather(transport.subscribe(*filters), online, self._ask(transport))
 
     async def _read(self, transport: Transport) -> None:
         async for incoming in transport.messages():
@@ -241,7 +219,7 @@ class Session:
             elif self.mail.superseded:
                 self._welcome_on = None
             if isinstance(message, Probe):
-                await self._try(self._announce(transport, "online"))
+                await self._try(self.outbox.announce(transport, "online"))
             if not incoming.retained and self._must_ask(transport, incoming.topic, message):
                 await self._try(self._ask(transport))
             self._news.tell()
@@ -263,50 +241,7 @@ class Session:
         return False
 
     async def _ask(self, transport: Transport) -> None:
-        who = self.who
-        join = Join(run=self.mail.life, round=self._round, device=who.device, seq=self.next_seq(),
-                    instance=who.instance, samples=who.samples, input_dim=who.input_dim, up_rate=who.up_rate,
-                    down_rate=who.down_rate, awaits=self._awaits)  # fmt: skip
-        await self._post(transport, topics.join(*self._name), join, "control")
-
-    async def _announce(
-        self, transport: Transport, state: Literal["online", "left", "failed"], detail: str = ""
-    ) -> None:
-        message = Presence(run=self.mail.life, device=self.who.device, seq=self.next_seq(), state=state,
-                           instance=self.who.instance, detail=detail[:300])  # fmt: skip
-        await self._post(transport, topics.presence(*self._name), message, "control", retain=True)
-
-    def _cut(self, round: int, body: bytes, wanted: Sequence[int]) -> list[Chunk]:
-        """Return these chunks of an upload, for the server's present life."""
-        who = self.who
-        whole = list(split(body, who.chunk_size, run=self.mail.life, round=round, device=who.device,
-                           seq=self.next_seq))  # fmt: skip
-        return [whole[index] for index in wanted]
-
-    async def _send(self, transport: Transport, chunks: Sequence[Chunk], payload: int) -> None:
-        """Publish chunks, stopping early once the round is decided: one is on the link while the acknowledgement of
-        another travels."""
-        window = asyncio.Semaphore(IN_FLIGHT)
-
-        async def send(chunk: Chunk, payload: int) -> None:
-            async with window:
-                if self._fate(chunk.round) is None:
-                    topic = topics.upload(*self._name, chunk.round, chunk.index)
-                    await self._post(transport, topic, chunk, "upload", payload=payload)
-
-        # No task group: one whose member fails at the moment of a cancellation forgets the cancellation.
-        tasks = [asyncio.ensure_future(send(chunk, 0 if n else payload)) for n, chunk in enumerate(chunks)]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-
-    async def _post(self, transport: Transport, topic: str, message: Header, kind: Kind, *, qos: int = 1,
-                    retain: bool = False, payload: int = 0) -> None:  # fmt: skip
-        data = encode(message)
-        self.tally.count("up", kind, len(data), payload)
-        await transport.publish(topic, data, qos=qos, retain=retain)
+        await self.outbox.ask(transport, self._round, self._awaits)
 
     async def _try(self, call: Awaitable[None]) -> None:
         """Await a call that a broken connection may end: the keeper mends the connection, the caller asks again."""
@@ -326,17 +261,6 @@ class Session:
         return value
 
     # ---- facts --------------------------------------------------------------------------------------------------
-
-    @property
-    def _name(self) -> tuple[str, str]:
-        return self.who.run, self.who.device
-
-    def _settings(self) -> Settings:
-        lost = Presence(run=self.mail.life, device=self.who.device, seq=self.next_seq(), state="lost",
-                        instance=self.who.instance)  # fmt: skip
-        will = Will(topics.presence(*self._name), encode(lost))
-        # The client id names the process: our own half-open connection is taken over, another device's never is.
-        return Settings(f"{self.who.device}-{self.who.instance}", will, self.who.keepalive)
 
     def _ready(self) -> Transport | None:
         """The connection, once the server has answered on it."""

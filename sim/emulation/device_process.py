@@ -16,12 +16,13 @@ from edge_client.clock import RealClock
 from edge_client.device import Device, live
 from edge_client.errors import in_words
 from edge_client.evaluation import Instants
+from edge_client.identity import Identity
 from edge_client.offload import into
 from edge_client.private_seeds import emulated
 from edge_client.protocol.messages import Telemetry
 from edge_client.records import load_records
 from edge_client.seeds import stream
-from edge_client.session import Identity, Session
+from edge_client.session import Session
 from edge_client.transport.mqtt import Endpoint, connector
 from sim.emulation.child import begin, die_with_parent
 from sim.emulation.dropout import silences

@@ -22,12 +22,13 @@ from broker_server.server import Server
 from edge_client.clock import Clock, RealClock
 from edge_client.device import Device, live
 from edge_client.errors import GcaError, in_words
+from edge_client.identity import Identity
 from edge_client.offload import Offload, into, no_sooner
 from edge_client.private_seeds import emulated
 from edge_client.protocol.messages import Telemetry
 from edge_client.records import Records, load_records
 from edge_client.seeds import digest, stream
-from edge_client.session import Identity, Session
+from edge_client.session import Session
 from sim.devices import device_boards, device_links, in_short
 from sim.emulation.dropout import silences
 from sim.emulation.federation import FAREWELL_S, Federation, Finished

@@ -28,10 +28,10 @@ from broker_server.server import Server
 from edge_client.checkpoint import Checkpoint
 from edge_client.device import Device, live
 from edge_client.errors import ConnectionLost, GcaError
+from edge_client.identity import Identity
 from edge_client.model.choice import trainer_for
 from edge_client.protocol.messages import Telemetry
 from edge_client.seeds import digest, stream
-from edge_client.session import Identity
 from edge_client.transport.base import Settings, Transport
 from sim.fleet.clock import VirtualClock
 from sim.fleet.compute import Inline

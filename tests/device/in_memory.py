@@ -21,13 +21,14 @@ from broker_server.server import Server
 from broker_server.start import Start
 from edge_client.device import Device, live
 from edge_client.hyperparameters import Hyperparameters
+from edge_client.identity import Identity
 from edge_client.model.trainer import ModelState
 from edge_client.offload import into
 from edge_client.protocol.codec import Arrays
 from edge_client.protocol.messages import Telemetry
 from edge_client.records import Records
 from edge_client.seeds import stream
-from edge_client.session import Identity, Session
+from edge_client.session import Session
 
 WIDTH, RECORDS = 5, 40
 HYPER = Hyperparameters(hidden=(8,), latent_dim=3, batch_size=10, recon_epochs=1, align_epochs=1, upload_fraction=0.5)
@@ -136,14 +137,16 @@ class Federation:
         who = replace(Identity(self.plan.run, name, instance, RECORDS, width, chunk_size=64), **fields)
         return Session(who, self.broker.connect, self.clock, stream(1, "backoff", 0, name), self.logs.append)
 
-    def device(self, name: str, *, width: int = WIDTH, **fields: Any) -> Device:
-        session = self.session(name, width=width)
+    def device(self, name: str, *, width: int = WIDTH, records: Records | None = None, pace: Any = None,
+               **fields: Any) -> Device:  # fmt: skip
+        records = records or records_of(name, width)
+        session = self.session(name, width=width, samples=len(records.samples), **(pace or {}))
 
         async def report(telemetry: Telemetry) -> None:
             self.reports.append(telemetry)
             await session.report(telemetry)
 
-        device = Device(records_of(name, width), session, self.clock, into(self.pool), report, "phase")
+        device = Device(records, session, self.clock, into(self.pool), report, "phase")
         return replace(device, **fields)
 
     async def run(

@@ -327,9 +327,7 @@ async def test_training_never_holds_the_event_loop() -> None:
         beating = asyncio.ensure_future(beat(over))
         serving = asyncio.ensure_future(federation.server.serve())
         with ThreadPoolExecutor(1) as pool:
-            device = federation.device("a", width=20, records=many, offload=into(pool))
-            who = replace(device.session.who, samples=3000, chunk_size=65_536)
-            device.session.who = who
+            device = federation.device("a", width=20, records=many, pace={"chunk_size": 65_536}, offload=into(pool))
             async with asyncio.timeout(60):
                 await live(device)
                 outcome = await serving

@@ -18,10 +18,11 @@ from broker_server.server import Server
 from broker_server.store import StudyStore
 from edge_client.clock import RealClock
 from edge_client.device import Device, live
+from edge_client.identity import Identity
 from edge_client.offload import into
 from edge_client.records import load_records
 from edge_client.seeds import stream
-from edge_client.session import Identity, Session
+from edge_client.session import Session
 from sim.config import load_study, parse_override
 from sim.run_plan import run_plan, server_method
 

@@ -85,9 +85,7 @@ class Run(Federation):
     def device(self, name: str, *, width: int = WIDTH, **fields: Any) -> Device:
         records = records_of(name, width)
         records = replace(records, samples=records.samples[: self.shards[name]])
-        device = super().device(name, width=width, records=records, **fields)
-        device.session.who = replace(device.session.who, samples=len(records.samples))
-        return device
+        return super().device(name, width=width, records=records, **fields)
 
     async def states(self) -> dict[str, ModelState]:
         """Run to the end and return the devices' final states."""
