@@ -22,7 +22,7 @@ attacks       what a curious server could extract from one device, by attack, by
 events        what was late, duplicate, stale, foreign, malformed or told, `count` times; `device` NULL: the server says
               it of all. Of one device: "useless", how many messages of no use it sent, with their kinds; "excluded",
               why nothing of it was read any more in this round; "unread", how many messages that concerned;
-              "reported_...", how a round went amiss for it
+              "reported_...", how a round went amiss for it, or its remark on one that did not
 """
 
 VERSION = 2

@@ -132,7 +132,7 @@ class StudyStore:
 
     def record_telemetry(self, run: int, told: Telemetry, now: float | None = None) -> None:
         """Write down what a device reported, at `now` on the run's clock (None: not known). A round that went amiss for
-        it is an event "reported_" + how.
+        it, or on which it has a remark, is an event "reported_" + how.
 
         The same round may be amiss for the server too, which counts it under a kind of its own.
         """
@@ -146,7 +146,8 @@ class StudyStore:
                  for e in told.evaluations],
             )  # fmt: skip
             write.executemany("INSERT INTO stages VALUES (?, ?, ?, ?, ?, ?, ?)", _stages(key, told, now))
-            if told.outcome not in ("completed", "idle"):
+            amiss = told.outcome not in ("completed", "idle")
+            if amiss or (told.outcome == "completed" and told.detail):
                 write.execute(
                     "INSERT INTO events VALUES (?, ?, ?, ?, 1, ?)", (*key, f"reported_{told.outcome}", told.detail)
                 )

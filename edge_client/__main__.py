@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from edge_client.csv_records import Columns
     from edge_client.protocol.messages import Telemetry
     from edge_client.records import Records
+    from edge_client.scaler import Scaler
 
 # Before numpy is imported: local training gains nothing from more BLAS threads, and results must not depend on them.
 for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -135,18 +136,23 @@ def _columns(arguments: argparse.Namespace) -> "Columns":
     return Columns(arguments.label, "0" if arguments.normal is None else arguments.normal, tuple(arguments.drop or ()))
 
 
-def _records(arguments: argparse.Namespace) -> "Records":
-    """Return this device's records, saying what was made of a CSV file."""
+def _records(arguments: argparse.Namespace) -> "tuple[Records, Scaler | None]":
+    """Return this device's records and the scaler that it was given, saying what was made of a CSV file."""
     from edge_client.csv_records import load_csv
     from edge_client.records import load_records
     from edge_client.scaler import read_scaler
 
     if arguments.csv is None:
-        return load_records(arguments.data)
+        return load_records(arguments.data), None
     scaler = read_scaler(arguments.scaler) if arguments.scaler else None
     records, _, told = load_csv(arguments.csv, _columns(arguments), scaler)
-    print(f"{arguments.csv}: {told}; standardised with {arguments.scaler or 'its own means and deviations'}")
-    return records
+    _say(f"{arguments.csv}: {told}; standardised with {arguments.scaler or 'its own means and deviations'}")
+    return records, scaler
+
+
+def _say(line: str) -> None:
+    """Tell a person something at once, also where the output is a pipe, as under systemd."""
+    print(line, flush=True)
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -159,7 +165,7 @@ def _run(arguments: argparse.Namespace) -> None:
     from edge_client.clock import RealClock
     from edge_client.device import Device, live
     from edge_client.identity import Identity
-    from edge_client.kept_state import kept_state
+    from edge_client.kept_state import kept_state, origin
     from edge_client.offload import into
     from edge_client.private_seeds import Secrets, read_secret
     from edge_client.protocol.messages import COMPLETED, SERVER, Name, Telemetry
@@ -180,36 +186,39 @@ def _run(arguments: argparse.Namespace) -> None:
         raise EnvironmentFault(
             f"{arguments.model}: cannot be written there; give a file in a folder of yours as --model"
         )
-    records = _records(arguments)
-    state = kept_state(arguments.state, arguments.run, arguments.id) if arguments.state else None
-    own = state.secret if state else os.urandom(32)
-    secrets = Secrets(own, read_secret(arguments.secret) if arguments.secret else None)
+    records, scaler = _records(arguments)
+    shared = read_secret(arguments.secret) if arguments.secret else None
     password = os.environ.get("GCA_PASSWORD")
     username = arguments.username or (arguments.id if password else None)
     where = endpoint(arguments.broker, username=username, password=password, ca_file=arguments.ca_file,
                      cert_file=arguments.cert, key_file=arguments.key)  # fmt: skip
+    # Last: it sets aside what does not fit, which a device that is refused for another option must not do.
+    made_from = origin(records, scaler)
+    state = kept_state(arguments.state, arguments.run, arguments.id, made_from, _say) if arguments.state else None
+    secrets = Secrets(state.secret if state else os.urandom(32), shared)
     samples, width = records.samples.shape
     who = Identity(arguments.run, arguments.id, os.urandom(4).hex(), samples, width, arguments.up_rate,
                    arguments.down_rate, **pace)  # fmt: skip
 
     async def take_part() -> None:
         kept = state.kept if state else None
-        session = Session(who, connector(where), RealClock(), stream(0, "backoff", 0, arguments.id), print,
+        session = Session(who, connector(where), RealClock(), stream(0, "backoff", 0, arguments.id), _say,
                           kept.seq if kept else 0, state.unsure_of if state else None)  # fmt: skip
 
         async def report(telemetry: Telemetry) -> None:
             if not (session.end and telemetry.detail == session.end.reason):  # that of the end is told below
-                print(_line(telemetry), flush=True)
+                _say(_line(telemetry))
             await session.report(telemetry)
 
         with ThreadPoolExecutor(1) as pool:
             device = Device(records, session, RealClock(), into(pool), report, arguments.evaluate, secrets=secrets)
             if state is not None:
-                device = replace(device, keep=state.save, keeps_start=True, resume=state.resume)
+                device = replace(device, keep=state.save, keeps_start=True, resume=state.resume,
+                                 remark=state.why_anew)  # fmt: skip
             if state is not None and kept is not None:
-                print(f"{arguments.id}: goes on after round {kept.round}, from {state.path}", flush=True)
+                _say(f"{arguments.id}: goes on after round {kept.round}, from {state.path}")
             shape = f"{counted(samples, 'record')} of {counted(width, 'feature')}"
-            print(f"{arguments.id}: {shape}, broker {where}, run {arguments.run}", flush=True)
+            _say(f"{arguments.id}: {shape}, broker {where}, run {arguments.run}")
             ended = await live(device)
         if arguments.model is not None:
             _write_model(arguments.model, ended.parameters)

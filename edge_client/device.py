@@ -48,8 +48,9 @@ class Device:
     `ranking` ranks its test scores.
 
     `keep` writes down what the device could go on from, after every `keep_every`-th round, and with `keeps_start`
-    before its first. After a stop, `resume` returns what was kept of this run. In rounds in which it is `silent` it
-    does nothing, as if it were broken, but keeps its connection. `secrets` are what it keeps from the server, for runs
+    before its first. After a stop, `resume` returns what was kept of this run; if it has to begin anew though something
+    was kept, `remark` says why, for the server's records. In rounds in which it is `silent` it does nothing, as if it
+    were broken, but keeps its connection. `secrets` are what it keeps from the server, for runs
     whose codes are defended.
     """
 
@@ -67,6 +68,7 @@ class Device:
     keep_every: int = 1
     keeps_start: bool = False
     resume: Callable[[Welcome], Checkpoint | None] = lambda welcome: None
+    remark: Callable[[], str] = lambda: ""
     silent: Callable[[int], bool] = lambda round: False
     secrets: Secrets | None = None
 
@@ -200,7 +202,7 @@ class _Work:
         if secrets is not None:
             secrets = secrets.of_run(in_any_life(welcome.run, who.run), who.device)
         self.method = coded(defended(device.method(welcome.method), hyper, secrets), hyper)
-        self.holds = 0
+        self.holds, self.remark = 0, ""
         self.cut_short: int | None = None
         self.trainer = device.trainer(hyper, device.records.samples.shape[1])
         self._hashed: tuple[weakref.ref[FloatArray], str] | None = None
@@ -239,6 +241,7 @@ class _Work:
             self.holds, self.state = kept.holds, kept.state
             self.cut_short = kept.round + 1 if self.device.session.mail.standing(kept.round + 1) == "accepted" else None
             return
+        self.remark = self.device.remark()
         initial = self.device.offload(self.method.initial, self.context(_Round(0)))
         self.state = await self.do("initialisation", initial)
         if self.device.keeps_start:
@@ -302,6 +305,8 @@ class _Work:
 
     def telemetry(self, notes: _Round) -> Telemetry:
         session, now = self.device.session, self.device.clock.now()
+        if notes.outcome == "completed" and self.remark:
+            notes.detail, self.remark = self.remark, ""
         spans = {stage: (now - begun, now - ended) for stage, (begun, ended) in notes.spans_s.items()}
         return Telemetry(
             run=session.mail.life, round=notes.round, device=session.who.device, seq=session.outbox.next_seq(),

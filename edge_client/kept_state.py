@@ -1,54 +1,100 @@
 """`gca device --state`: the folder in which a device keeps what it goes on from when its process or machine dies.
 
 Two files lie there for each run and device, for its user's eyes only: the state after its last round (`checkpoint.py`),
-and the secret that its private random streams derive from, which has to be the same after a stop. All other random
-streams derive from the seed that the server tells. A third is locked by the process that uses them. All are deleted
-when the run is complete.
+and the secret that its private random streams derive from, which has to be the same after a stop, with a digest of the
+records that the state is made from. All other random streams derive from the seed that the server tells. A third is
+locked by the process that uses them. All are deleted when the run is complete.
+
+A state that does not fit, being of another run of that name or of other records, is no reason for a board on a shelf to
+stay down. It is set aside, never deleted, and the device begins anew: it says so, and so does the server's study.
 """
 
 import fcntl
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated
+
+import msgspec
+from msgspec import Meta
 
 from edge_client.atomic import forget_unfinished, write_atomically
 from edge_client.checkpoint import Checkpoint, load, save
-from edge_client.errors import ConfigError, EnvironmentFault
-from edge_client.protocol.lives import life_in
+from edge_client.errors import EnvironmentFault
+from edge_client.protocol.lives import in_any_life
 from edge_client.protocol.messages import Welcome
+from edge_client.records import Records
+from edge_client.scaler import Scaler
 
 SECRET_BYTES = 32
 PRIVATE = 0o600
+ASIDE = "~"
+"""Stands before the number of a state that was set aside. No name of a run or device may have it."""
+Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 
 
-@dataclass(frozen=True)
+class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a state is made from: the device's training records, as standardised, and the scaler that it was given."""
+
+    samples: Digest
+    count: Annotated[int, Meta(ge=1)]
+    scaler: Digest | None = None
+
+    def difference(self, now: "Origin") -> str:
+        """Say in what way `now` is another origin; nothing if it is the same."""
+        if self.samples == now.samples:
+            return ""
+        if self.scaler != now.scaler:
+            return "its records were standardised otherwise, with another --scaler or with none"
+        return f"it was made from other records, {self.count} of them where there are {now.count} now"
+
+
+def origin(records: Records, scaler: Scaler | None = None) -> Origin:
+    """Return the origin of states that are made from these records."""
+    samples = sha256(f"{records.samples.shape}".encode() + records.samples.tobytes()).digest()
+    told = None if scaler is None else sha256(msgspec.msgpack.encode(scaler)).digest()
+    return Origin(samples, len(records.samples), told)
+
+
+class _Private(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the file beside the state holds."""
+
+    secret: Annotated[bytes, Meta(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
+    origin: Origin
+
+
+@dataclass
 class KeptState:
-    """One device's place in its folder; `kept` is what was found there, `secret` its private one. It is held until it
-    is closed or its process ends, however that does."""
+    """One device's place in its folder. `kept` is what was found there and fits, `secret` its private one; `aside` says
+    why what was found does not fit, and where it is now. It is held until it is closed or its process ends, however
+    that does. `say` takes one line for a person."""
 
     path: Path
     run: str
-    secret: bytes
+    secret: bytes = field(repr=False)
     kept: Checkpoint | None
+    aside: str
     lock: IO[bytes] = field(repr=False)
+    say: Callable[[str], None] = field(repr=False)
 
     @property
     def unsure_of(self) -> int:
-        """The round in which the process before this one was stopped; 0 if it kept nothing, so has begun nothing."""
+        """The round in which the process before this one was stopped; 0 if nothing of it is gone on from."""
         return self.kept.round + 1 if self.kept else 0
 
     def resume(self, welcome: Welcome) -> Checkpoint | None:
-        """Return what was kept; raises `ConfigError` if that is of another run than the server's."""
-        if self.kept is None:
-            return None
-        ours, theirs = life_in(self.kept.run, self.run), life_in(welcome.run, self.run)
-        if ours is None or theirs is None or ours.incarnation != theirs.incarnation:
-            raise ConfigError(
-                f"{self.path}: is of {self.kept.run}, the server runs {welcome.run}: another run of that name; delete "
-                "it, or give another folder as --state"
-            )
+        """Return what was kept of the server's run; what is of another run of that name is set aside. The secret stays
+        with both: what derives from it is of one run alone (`Secrets.of_run`)."""
+        if self.kept is not None and in_any_life(self.kept.run, self.run) != in_any_life(welcome.run, self.run):
+            why = f"is of {self.kept.run}, and the server runs {welcome.run}, another run of that name"
+            self.aside, self.kept = _set_aside(self.path, why, self.say), None
         return self.kept
+
+    def why_anew(self) -> str:
+        """Say why the device begins anew though something was kept; nothing if nothing was, or if it does not."""
+        return self.aside
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a state in place of an earlier one; raises `EnvironmentFault` when the disk refuses."""
@@ -68,8 +114,8 @@ class KeptState:
         self.lock.close()
 
 
-def kept_state(folder: Path, run: str, device: str) -> KeptState:
-    """Open a device's place in a folder, which is made if need be.
+def kept_state(folder: Path, run: str, device: str, made_from: Origin, say: Callable[[str], None]) -> KeptState:
+    """Open a device's place in a folder, which is made if need be; set aside what is made from other records.
 
     Raises `EnvironmentFault` for a folder that cannot be written, for a state that is damaged or another's, and for one
     that another process uses.
@@ -89,7 +135,31 @@ def kept_state(folder: Path, run: str, device: str) -> KeptState:
     kept = load(path) if found else None
     if kept is not None and kept.device != device:
         raise EnvironmentFault(f"{path}: is of device {kept.device}; put back what was there, or delete it")
-    return KeptState(path, run, _secret(path, kept is not None), kept, lock)
+    if kept is not None:
+        private = _read_private(path)
+        if not (why := private.origin.difference(made_from)):
+            return KeptState(path, run, private.secret, kept, "", lock, say)
+    aside = _set_aside(path, why, say) if kept is not None else ""
+    # Drawn anew: the same noise on codes of other records would give both away, and nothing is kept that needs it.
+    private = _Private(os.urandom(SECRET_BYTES), made_from)
+    write_atomically(_secret_place(path), msgspec.msgpack.encode(private), "secret", PRIVATE)
+    return KeptState(path, run, private.secret, None, aside, lock, say)
+
+
+def _set_aside(path: Path, why: str, say: Callable[[str], None]) -> str:
+    """Move a state out of the way, with a copy of what belongs to it; say so, and return what was said."""
+    secret, number = _secret_place(path), 1
+    while (aside := path.with_name(f"{path.name}{ASIDE}{number}")).exists():
+        number += 1
+    try:
+        content = secret.read_bytes()
+        write_atomically(secret.with_name(f"{secret.name}{ASIDE}{number}"), content, "secret", PRIVATE)
+        path.replace(aside)
+    except OSError as error:
+        raise EnvironmentFault(f"{path}: {why}; it cannot be set aside: {error.strerror}; delete it by hand") from None
+    told = f"{path.name}: {why}; it is set aside as {aside.name}, and this device begins anew"
+    say(told)
+    return told
 
 
 def _secret_place(path: Path) -> Path:
@@ -100,17 +170,12 @@ def _lock_place(path: Path) -> Path:
     return path.with_suffix(".lock")
 
 
-def _secret(path: Path, goes_on: bool) -> bytes:
-    """Return the device's secret; drawn anew where nothing was kept beside it, so that it serves one run alone."""
+def _read_private(path: Path) -> _Private:
+    """Read what lies beside a state."""
     place = _secret_place(path)
-    if not goes_on:
-        secret = os.urandom(SECRET_BYTES)
-        write_atomically(place, secret, "secret", PRIVATE)
-        return secret
     try:
-        secret = place.read_bytes()
+        return msgspec.msgpack.decode(place.read_bytes(), type=_Private)
     except OSError as error:
         raise EnvironmentFault(f"{place}: {error.strerror}; without it {path.name} is no use: delete both") from None
-    if len(secret) != SECRET_BYTES:
-        raise EnvironmentFault(f"{place}: is damaged; without it {path.name} is no use: delete both")
-    return secret
+    except msgspec.DecodeError:
+        raise EnvironmentFault(f"{place}: is damaged; without it {path.name} is no use: delete both") from None

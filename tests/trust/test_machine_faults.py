@@ -5,6 +5,7 @@ import ast
 import asyncio
 import errno
 import os
+import shutil
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,9 +21,11 @@ from end_to_end_tools import HANGS_S
 from edge_client.__main__ import main as device_command
 from edge_client.checkpoint import Checkpoint
 from edge_client.errors import ConfigError, ConnectionLost, EnvironmentFault
-from edge_client.kept_state import kept_state
+from edge_client.kept_state import Origin, kept_state, origin
 from edge_client.model.trainer import ModelState
 from edge_client.protocol.messages import SERVER, Standing, Welcome
+from edge_client.records import Records
+from edge_client.scaler import Scaler
 from edge_client.transport.base import Settings, Will
 from edge_client.transport.mqtt import Endpoint, _certificate, connector, endpoint
 
@@ -84,40 +87,112 @@ def welcome(run: str) -> Welcome:
                    hyper=HYPER, standing=Standing(0, "nothing"))  # fmt: skip
 
 
+ROWS = np.arange(30, dtype=np.float32).reshape(10, 3)
+MADE_FROM = origin(Records(ROWS))
+
+
+def opened(folder: Path, device: str = "pi-1", made_from: Origin = MADE_FROM, said: list[str] | None = None):
+    return kept_state(folder, "shelf", device, made_from, (said if said is not None else []).append)
+
+
 @pytest.mark.parametrize("life", ["shelf.5f0c21aa", "shelf.5f0c21aa.7"])
 def test_a_state_goes_on_in_whatever_life_of_its_server(tmp_path: Path, life: str) -> None:
-    first = kept_state(tmp_path / "state", "shelf", "pi-1")
+    first = opened(tmp_path / "state")
     assert first.kept is None and first.unsure_of == 0 and first.resume(welcome(life)) is None
     first.save(checkpoint())
     first.close()
     for half in (".shelf.pi-1.npz.4711", ".shelf.pi-1.secret.4711"):
         (tmp_path / "state" / half).write_bytes(b"half of a file, whose writer was killed")
-    again = kept_state(tmp_path / "state", "shelf", "pi-1")
+    again = opened(tmp_path / "state")
     assert again.secret == first.secret and again.unsure_of == 4
     kept = again.resume(welcome(life))
     assert kept is not None and kept.round == 3 and kept.state.parameters.tolist() == [0, 1, 2, 3]
+    assert again.why_anew() == ""
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "state").iterdir()}
     assert modes["shelf.pi-1.npz"] == modes["shelf.pi-1.secret"] == 0o600 and len(modes) == 3
     again.drop()
     assert list((tmp_path / "state").iterdir()) == []
 
 
-def test_a_state_of_another_run_is_refused_and_its_secret_serves_no_second_one(tmp_path: Path) -> None:
-    first = kept_state(tmp_path, "shelf", "pi-1")
-    first.close()
-    second = kept_state(tmp_path, "shelf", "pi-1")
-    assert second.secret != first.secret  # nothing was kept that needs it
+def test_a_state_of_another_run_is_set_aside_and_its_secret_serves_no_second_one(tmp_path: Path) -> None:
+    """A server was started anew under the old name. The board does not stay down for it, and nothing is lost: what was
+    kept can be put back for the old run."""
+    opened(tmp_path).close()
+    said: list[str] = []
+    second = opened(tmp_path, said=said)
     second.save(checkpoint())
     second.close()
-    with pytest.raises(
-        ConfigError, match=r"is of shelf.5f0c21aa, the server runs shelf.00000000: another run .*delete"
-    ):
-        kept_state(tmp_path, "shelf", "pi-1").resume(welcome("shelf.00000000"))
+    old = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for number in (1, 2):
+        third = opened(tmp_path, said=said)
+        assert third.kept is not None and third.resume(welcome("shelf.00000000")) is None and third.kept is None
+        said_of_it = said.pop()
+        assert said_of_it == third.why_anew() and said_of_it.startswith("shelf.pi-1.npz: is of shelf.5f0c21aa, ")
+        assert "the server runs shelf.00000000, another run of that name" in said_of_it
+        assert said_of_it.endswith(f"set aside as shelf.pi-1.npz~{number}, and this device begins anew")
+        assert not third.path.exists()
+        third.save(checkpoint("shelf.00000000", round=1))
+        third.close()
+        fourth = opened(tmp_path, said=said)
+        assert fourth.kept is not None and fourth.resume(welcome("shelf.00000000")) is fourth.kept and said == []
+        fourth.drop()
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+            f"shelf.pi-1.{kind}~{n}" for kind in ("npz", "secret") for n in range(1, number + 1)
+        )
+        for kind in ("npz", "secret"):  # put back as the documentation says
+            aside = tmp_path / f"shelf.pi-1.{kind}~{number}"
+            assert stat.S_IMODE(aside.stat().st_mode) == 0o600
+            shutil.copy(aside, tmp_path / f"shelf.pi-1.{kind}")
+        back = opened(tmp_path, said=said)
+        assert back.secret == second.secret and back.resume(welcome("shelf.5f0c21aa")) is not None
+        assert {name: (tmp_path / name).read_bytes() for name in old} == old
+        back.close()
+    assert not any(second.secret.hex() in repr(one) or repr(second.secret) in repr(one) for one in (second, back))
+
+
+SCALERS = [Scaler(("a", "b", "c"), (0.0, 0.0, mean), (1.0, 1.0, 1.0)) for mean in (0.0, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        (origin(Records(ROWS + 1), SCALERS[0]), "made from other records, 10 of them where there are 10 now"),
+        (origin(Records(ROWS[:9]), SCALERS[0]), "made from other records, 10 of them where there are 9 now"),
+        (origin(Records(ROWS.reshape(5, 6)), SCALERS[0]), "made from other records, 10 of them where there are 5 now"),
+        (origin(Records(ROWS - 1), SCALERS[1]), "standardised otherwise, with another --scaler or with none"),
+        (origin(Records(ROWS - 1)), "standardised otherwise, with another --scaler or with none"),
+    ],
+)
+def test_a_state_of_other_records_is_set_aside_and_the_noise_on_their_codes_is_new(
+    tmp_path: Path, now: Origin, told: str
+) -> None:
+    first = opened(tmp_path, made_from=origin(Records(ROWS), SCALERS[0]))
+    first.save(checkpoint())
+    first.close()
+    said: list[str] = []
+    second = opened(tmp_path, made_from=now, said=said)
+    assert second.kept is None and second.unsure_of == 0 and second.resume(welcome("shelf.5f0c21aa")) is None
+    assert told in second.why_anew() and said == [second.why_anew()] and "begins anew" in said[0]
+    assert second.secret != first.secret and (tmp_path / "shelf.pi-1.npz~1").exists()
+    second.save(checkpoint())
+    second.close()
+    third = opened(tmp_path, made_from=now, said=said)
+    assert third.kept is not None and third.secret == second.secret and third.why_anew() == "" and len(said) == 1
+
+
+def test_records_that_are_the_same_go_on_whatever_judges_them_and_however_they_were_standardised(
+    tmp_path: Path,
+) -> None:
+    first = opened(tmp_path, made_from=origin(Records(ROWS), SCALERS[0]))
+    first.save(checkpoint())
+    first.close()
+    judged = Records(ROWS.copy(), ROWS[:2], np.array([0, 1], np.int8))
+    assert opened(tmp_path, made_from=origin(judged, SCALERS[1])).kept is not None
 
 
 @pytest.mark.parametrize("harm", ["state", "another's", "secret gone", "secret cut"])
 def test_what_is_damaged_says_what_to_delete(tmp_path: Path, harm: str) -> None:
-    kept = kept_state(tmp_path, "shelf", "pi-1")
+    kept = opened(tmp_path)
     kept.save(checkpoint(device="pi-2" if harm == "another's" else "pi-1"))
     kept.close()
     (secret,) = tmp_path.glob("*.secret")
@@ -129,25 +204,26 @@ def test_what_is_damaged_says_what_to_delete(tmp_path: Path, harm: str) -> None:
         case "secret cut":
             secret.write_bytes(b"x" * 31)
     with pytest.raises(EnvironmentFault, match="delete"):
-        kept_state(tmp_path, "shelf", "pi-1")
+        opened(tmp_path)
 
 
 def test_two_processes_of_one_device_do_not_share_a_state(tmp_path: Path) -> None:
     """The second would draw another secret in place of the first one's, and sweep up what that is writing."""
-    first = kept_state(tmp_path, "shelf", "pi-1")
+    first = opened(tmp_path)
     half = tmp_path / ".shelf.pi-1.npz.4711"
     half.write_bytes(b"being written")
-    with pytest.raises(EnvironmentFault, match="another process of pi-1 uses it"):
-        kept_state(tmp_path, "shelf", "pi-1")
     (secret,) = tmp_path.glob("*.secret")
-    assert secret.read_bytes() == first.secret and half.exists()
-    assert kept_state(tmp_path, "shelf", "pi-2").kept is None  # others may keep theirs in the same folder
+    before = secret.read_bytes()
+    with pytest.raises(EnvironmentFault, match="another process of pi-1 uses it"):
+        opened(tmp_path)
+    assert first.secret in before == secret.read_bytes() and half.exists()
+    assert opened(tmp_path, "pi-2").kept is None  # others may keep theirs in the same folder
     first.drop()
-    kept_state(tmp_path, "shelf", "pi-1").drop()
+    opened(tmp_path).drop()
 
 
 def test_a_state_that_cannot_be_deleted_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = kept_state(tmp_path, "shelf", "pi-1")
+    kept = opened(tmp_path)
     kept.save(checkpoint())
 
     def refuse(path: Path, missing_ok: bool = False) -> None:
