@@ -171,6 +171,7 @@ def _run(arguments: argparse.Namespace) -> None:
     from edge_client.protocol.messages import COMPLETED, SERVER, Name, Telemetry
     from edge_client.seeds import stream
     from edge_client.session import Session
+    from edge_client.silence import tell_of_silence
     from edge_client.stopping import until_told_to_stop
     from edge_client.transport.mqtt import connector, endpoint
 
@@ -219,7 +220,11 @@ def _run(arguments: argparse.Namespace) -> None:
                 _say(f"{arguments.id}: goes on after round {kept.round}, from {state.path}")
             shape = f"{counted(samples, 'record')} of {counted(width, 'feature')}"
             _say(f"{arguments.id}: {shape}, broker {where}, run {arguments.run}")
-            ended = await live(device)
+            patience = asyncio.create_task(tell_of_silence(session, RealClock(), str(where), _say))
+            try:
+                ended = await live(device)
+            finally:
+                patience.cancel()
         if arguments.model is not None:
             _write_model(arguments.model, ended.parameters)
         assert session.end is not None

@@ -89,6 +89,11 @@ class Mailbox:
         return message
 
     @property
+    def heard(self) -> bool:
+        """Whether there is any trace of a server of this run, be it long gone."""
+        return self.welcome is not None or self._early is not None
+
+    @property
     def superseded(self) -> bool:
         """Whether the server goes on in a later life, which has not welcomed this device yet."""
         return self.welcome is not None and self._early is not None
