@@ -60,11 +60,12 @@ async def test_uploads_of_two_runs_do_not_differ_by_their_codes_alone() -> None:
 
 async def test_all_devices_of_a_run_turn_alike_and_otherwise_in_the_next_run() -> None:
     plain = await uploads("0" * 8, code_clip=1e6)
-    for run in ("0" * 8, "1" * 8):
-        turned = await uploads(run, code_rotation=True)
+    runs = {run: await uploads(run, code_rotation=True) for run in ("0" * 8, "1" * 8)}
+    for run, turned in runs.items():
         secret = Secrets(b"", HERE.shared).of_run(f"tiny.{run}", "whoever").shared
         assert secret is not None
         Q = rotation(secret, 1, STILL.latent_dim)
         assert all(far(plain[name] @ Q.T, turned[name]) < 1e-4 for name in "ab")
         assert far(plain["a"], turned["a"]) > 1e-2
+    assert far(runs["0" * 8]["a"], runs["1" * 8]["a"]) > 1e-2
     assert plain["a"].shape == (RECORDS, trainer_for(STILL, 5).latent_dim)
