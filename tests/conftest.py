@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from brokers import broker, broker_kind
@@ -12,6 +13,15 @@ __all__ = ["broker", "broker_kind"]
 
 # A shell lets what it starts in the background ignore Ctrl-C, and children inherit that: those of the tests must not.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of published files; tests that need it are skipped without one."""
+    folder = os.environ.get("GCA_DATA_DIR")
+    if not folder:
+        pytest.skip("GCA_DATA_DIR is not set: the published data files are not on this machine")
+    return Path(folder)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,9 +7,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from broker_server import results
 from broker_server.checkpoint import save_checkpoint
 from broker_server.plan import RunPlan
-from broker_server.records import Outcome, RoundRecord
+from broker_server.records import AttackRecord, Outcome, RoundRecord
 from broker_server.store import StudyStore
 from edge_client.codecs import codec_named
 from edge_client.hyperparameters import Hyperparameters
@@ -87,3 +88,9 @@ def finished_study(directory: Path, name: str = "gca", *, rounds: int = 2, norma
             store.record_round(number, RoundRecord(round, 0, 0, 0, None, (device,), (), (), (), {}, {}))
         store.finish(number, Outcome(completed, rounds, 1.0), 1.0, None)
     return directory
+
+
+def kept(study: Path) -> list[AttackRecord]:
+    """Return what is written down of attacks on a study's last run."""
+    with StudyStore.open(study) as store:
+        return results.attacks(store, results.last_run(store).run)

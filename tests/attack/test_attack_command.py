@@ -4,22 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from attack.attack_tools import finished_study
+from attack.attack_tools import kept
 
-from broker_server import results
-from broker_server.records import AttackRecord
-from broker_server.store import StudyStore
 from sim.cli.app import run as command
-
-
-@pytest.fixture
-def study(tmp_path: Path) -> Path:
-    return finished_study(tmp_path / "study")
-
-
-def kept(study: Path) -> list[AttackRecord]:
-    with StudyStore.open(study) as store:
-        return results.attacks(store, results.last_run(store).run)
 
 
 def test_the_command_says_what_the_figures_mean(study: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from attack.attack_tools import FEATURES, IMAGES, SMALL, finished_study
+from attack.attack_tools import FEATURES, IMAGES, SMALL, finished_study, kept
 
 from broker_server import results
 from broker_server.records import AttackRecord
@@ -22,17 +22,6 @@ from sim.attack.study import SEED_TELLS, attack_study, link_study
 from sim.attack.victim import bystanders, final_model, load_victim, upload, uploaded_codes
 from sim.attack.white_box import attack as white_box_attack
 from sim.reproduction.measures import take
-
-
-@pytest.fixture
-def study(tmp_path: Path) -> Path:
-    return finished_study(tmp_path / "study")
-
-
-def kept(study: Path) -> list[AttackRecord]:
-    with StudyStore.open(study) as store:
-        return results.attacks(store, results.last_run(store).run)
-
 
 # ---- the victim ------------------------------------------------------------------------------------------------------
 

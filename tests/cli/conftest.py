@@ -1,9 +1,7 @@
 """The command inside this process, which saves the imports; `end_to_end_tools.gca` is the real one."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -27,11 +25,3 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Said]:
         return Said(code, *capfd.readouterr())
 
     return call
-
-
-@pytest.fixture(scope="session")
-def data_dir() -> Path:
-    folder = os.environ.get("GCA_DATA_DIR")
-    if not folder:
-        pytest.skip("GCA_DATA_DIR is not set: the published data files are not on this machine")
-    return Path(folder)

@@ -12,7 +12,7 @@ def test_a_table_is_run_compared_and_found_again(tmp_path: Path, data_dir: Path)
              str(data_dir))  # fmt: skip
     done = gca(*words)
     assert done.returncode == 0, done.stderr
-    assert "cut down: 1 of 100 rounds" in done.stdout and "gca above single: published for 1 datasets" in done.stdout
+    assert "cut down: 1 of 100 rounds" in done.stdout and "gca above single: published for 1 dataset" in done.stdout
     lines = list(csv.DictReader((tmp_path / "csv" / "table06.csv").read_text().splitlines()))
     methods = {"gca", "single", "centralized", "fedavg", "fedprox", "fednova", "dp_fedavg"}
     assert {line["row"] for line in lines} == methods

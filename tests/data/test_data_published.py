@@ -146,7 +146,7 @@ def test_two_loads_are_equal_bit_by_bit(real: Loader) -> None:
     assert hashlib.sha256(first.train.tobytes()).digest() == hashlib.sha256(second.train.tobytes()).digest()
 
 
-def test_the_catalogue_finds_what_is_there(real_dir: object) -> None:
+def test_the_catalogue_finds_what_is_there(data_dir: object) -> None:
     states = {line.name: line.state for line in describe(verify=False)}
     assert states.pop("cifar10") == "absent"  # its archive of 170 MB is not part of the test data
     assert set(states) == {*SHAPES, "breast_cancer", "cifar10_jpeg", "fashion_mnist"}

@@ -29,8 +29,8 @@ PAIRS = {100: (2, 8), 200: (0, 4), 300: (9, 5)}
 
 
 @pytest.fixture(scope="session")
-def images(real_dir: Path) -> ImageLoader:
-    return cache(lambda name, seed: load(name, real_dir, seed=seed, offline=True))
+def images(data_dir: Path) -> ImageLoader:
+    return cache(lambda name, seed: load(name, data_dir, seed=seed, offline=True))
 
 
 # Fashion-MNIST's format
@@ -177,12 +177,12 @@ def test_broken_jpeg_archives(content: bytes, complaint: str) -> None:
 
 
 @pytest.mark.real_data
-def test_the_jpegs_are_cifar10s_images_in_its_order(real_dir: Path) -> None:
+def test_the_jpegs_are_cifar10s_images_in_its_order(data_dir: Path) -> None:
     """Against the lossless copies of the first 4,000 training and 1,000 test images, one image per row."""
-    folder = real_dir / "cifar10" / "lossless"
+    folder = data_dir / "cifar10" / "lossless"
     written = gzip.decompress((folder / "cifar10_labels.js.gz").read_bytes()).decode()
     labels = np.array(json.loads(written[written.index("[") : written.index("]") + 1]))
-    content, _ = obtain("cifar10", CIFAR10_JPEG.files[0], real_dir, offline=True)
+    content, _ = obtain("cifar10", CIFAR10_JPEG.files[0], data_dir, offline=True)
     training, test = read_jpeg_archive([content])
     for half, batch, first, expected in ((training, 3, 3_000, [0, 2, 9]), (test, 50, 50_000, [0, 2, 4, 5, 8, 9])):
         with Image.open(folder / f"cifar10_batch_{batch}.png") as opened:
@@ -231,9 +231,9 @@ def test_sizes_are_those_of_table_11(images: ImageLoader, name: str, normals: in
 
 
 @pytest.mark.real_data
-def test_fashion_mnist_is_the_published_one(real_dir: Path) -> None:
+def test_fashion_mnist_is_the_published_one(data_dir: Path) -> None:
     """Its first images are an ankle boot (9) and a T-shirt (0); mean 0.2860 and deviation 0.3530 are widely quoted."""
-    contents = [obtain("fashion_mnist", file, real_dir, offline=True)[0] for file in FASHION_MNIST.files]
+    contents = [obtain("fashion_mnist", file, data_dir, offline=True)[0] for file in FASHION_MNIST.files]
     training, test = read_idx(contents)
     assert training.classes[:2].tolist() == [9, 0] and test.classes[:2].tolist() == [9, 2]
     assert np.bincount(training.classes).tolist() == [6_000] * 10 and np.bincount(test.classes).tolist() == [1_000] * 10
@@ -249,11 +249,11 @@ def test_labels_belong_to_their_images(images: ImageLoader) -> None:
     assert np.median(distance[data.labels == 0]) < 0.7 * np.median(distance[data.labels == 1])
 
 
-def test_images_need_a_seed_and_the_small_copy_its_own(bare_machine: Path, real_dir: Path) -> None:
+def test_images_need_a_seed_and_the_small_copy_its_own(bare_machine: Path, data_dir: Path) -> None:
     with pytest.raises(ConfigError, match="'fashion_mnist' takes its pair of classes from the seed"):
         load("fashion_mnist")
     with pytest.raises(ConfigError, match=r"JPEG q75\) has no images of seed 7's classes, .*use seed 100, 200, 300"):
-        load("cifar10_jpeg", real_dir, seed=7)
+        load("cifar10_jpeg", data_dir, seed=7)
     with pytest.raises(EnvironmentFault, match=f"download {CIFAR10.files[0].url} and put it at"):
         load("cifar10", seed=100, offline=True)
     with pytest.raises(EnvironmentFault, match=r"pairs_jpeg\.npz is not on this machine; it has no public home"):

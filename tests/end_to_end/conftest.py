@@ -1,7 +1,6 @@
 """Runs of the real command in processes of their own."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,3 @@ def simulate(tmp_path: Path) -> Simulate:
         return result
 
     return run
-
-
-@pytest.fixture(scope="session")
-def data_dir() -> Path:
-    folder = os.environ.get("GCA_DATA_DIR")
-    if not folder:
-        pytest.skip("GCA_DATA_DIR is not set: the published data files are not on this machine")
-    return Path(folder)

@@ -127,7 +127,7 @@ def test_a_dataset_that_is_not_here_is_told_once(tmp_path: Path, monkeypatch: py
     assert sum("magic04.data" in line for line in told) == 1 and told[0].startswith("2 studies of magic cannot run: ")
     assert [end.failure is None for end in (ends[cell.name] for cell in wanted)] == [False, False, True, True]
     text = text_of([row(ends[cell.name], []) for cell in wanted], 200)
-    assert text.count("magic04.data") == text.count("and 1 more: cannot fetch magic04.data") == 1
+    assert text.count("cannot fetch") == text.count("and 1 more: cannot fetch magic04.data") == 1
     with pytest.raises(EnvironmentFault, match="cannot fetch magic04"):
         run_cells(grid(dataset=("magic",), method=("single",)), tmp_path / "other", jobs=1, tell=told.append)
     assert len(told) == 3

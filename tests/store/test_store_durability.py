@@ -9,29 +9,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from store.store_tools import PLAN
 
 from broker_server import results
-from broker_server.plan import RunPlan
 from broker_server.records import Outcome, RoundRecord
 from broker_server.store import FILE, StudyStore
 from edge_client.errors import EnvironmentFault
 
-PLAN = RunPlan("magic", "5f0c21aa", "gca", seed=100, rounds=2)
-
 
 def record(round: int, accepted: tuple[str, ...] = (), late: tuple[str, ...] = ()) -> RoundRecord:
     return RoundRecord(round, 1.0, 2.5, 3.0, 9.0, accepted, late, (), (), {}, {})
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[StudyStore]:
-    with StudyStore.create(tmp_path) as opened:
-        yield opened
-
-
-@pytest.fixture
-def run(store: StudyStore) -> int:
-    return store.begin_run(PLAN, devices=2, dataset="magic")
 
 
 # ---- folders and disks -----------------------------------------------------------------------------------------------

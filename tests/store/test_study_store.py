@@ -3,20 +3,17 @@
 import json
 import math
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from store.store_tools import PLAN
 
 from broker_server import results
-from broker_server.plan import RunPlan
 from broker_server.records import Amendment, Closing, Outcome, RoundRecord
 from broker_server.results import Balance, Bytes, Point
 from broker_server.store import FILE, StudyStore
 from edge_client.errors import EnvironmentFault
 from edge_client.protocol.messages import Evaluation, Tally, Telemetry
-
-PLAN = RunPlan("magic", "5f0c21aa", "gca", seed=100, rounds=2)
 
 
 def tally(direction: str, kind: str, messages: int, payload: int, message: int) -> Tally:
@@ -37,17 +34,6 @@ def telemetry(device: str, round: int = 1, **fields: object) -> Telemetry:
 def record(round: int = 1, **fields: object) -> RoundRecord:
     given = {"accepted": (), "late": (), "rejected": (), "missing": (), "tallies": {}, "counts": {}} | fields
     return RoundRecord(round, 1.0, 2.5, 3.0, 9.0, **given)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[StudyStore]:
-    with StudyStore.create(tmp_path) as opened:
-        yield opened
-
-
-@pytest.fixture
-def run(store: StudyStore) -> int:
-    return store.begin_run(PLAN, devices=2, dataset="magic")
 
 
 # ---- what is written is read again -----------------------------------------------------------------------------------
