@@ -61,7 +61,12 @@ def slowest_participant(
     for one in participants:
         if expected[one] >= longest:
             device, longest = one, expected[one]
-    return device, plan.grace * longest + plan.patience_s
+    return device, within_limit(plan, plan.grace * longest + plan.patience_s)
+
+
+def within_limit(plan: RunPlan, seconds: float) -> float:
+    """Return the wait that was computed, or the longest that the plan allows."""
+    return min(seconds, plan.deadline_limit_s)
 
 
 def farewell(plan: RunPlan, paces: Mapping[str, Pace], remaining: Iterable[str]) -> float:
@@ -83,7 +88,7 @@ def slowest_to_leave(plan: RunPlan, paces: Mapping[str, Pace], remaining: Iterab
         needs = paces[device].download_s + epochs * expected.get(device, 0.0)
         if needs >= longest:
             slowest, longest = device, needs
-    return slowest, max(FAREWELL_S, plan.grace * longest + plan.patience_s)
+    return slowest, max(FAREWELL_S, within_limit(plan, plan.grace * longest + plan.patience_s))
 
 
 def answer(up_rate: float, down_rate: float) -> float:

@@ -25,7 +25,8 @@ class RunPlan:
     input_dim: the width of a record; None: that of the first device to join.
     patience_s is also what stragglers get beyond what is expected of them.
     deadline_s: seconds from the opening of a round to its close, or "auto": `grace` times what bytes, links and the
-    training seen so far let expect of the slowest, plus the patience.
+    training seen so far let expect of the slowest, plus the patience, but never more than `deadline_limit_s`: devices
+    that take all the time they are given would be given more each round.
     rubbish_limit: how many messages of no use a device may send in a round; message_limit: how many messages, beside
     the chunks of its uploads.
     start: where a run goes on that was stopped before.
@@ -46,6 +47,7 @@ class RunPlan:
     join_s: float | None = None
     input_dim: int | None = None
     deadline_s: float | Literal["auto"] = "auto"
+    deadline_limit_s: float = 86_400.0
     grace: float = 3.0
     chunk_size: int = MAX_CHUNK
     rubbish_limit: int = 100

@@ -36,6 +36,7 @@ def run_plan(study: Study, name: str, input_dim: int | None = None, join_s: floa
         devices=1 if study.method == "centralized" else study.devices,
         minimum_devices=study.minimum_devices,
         patience_s=study.participation.wait_seconds, deadline_s=study.participation.deadline,
+        deadline_limit_s=study.participation.deadline_limit,
         quorum=study.participation.quorum, grace=study.participation.grace, input_dim=input_dim, join_s=join_s,
         rubbish_limit=study.participation.rubbish_limit, message_limit=study.participation.message_limit,
     )  # fmt: skip

@@ -64,8 +64,8 @@ def identity(study: Study) -> str:
     untimed = msgspec.structs.replace(
         study, link="none", hardware="host", clock="virtual", isolation=None, compute="replay", checkpoint_every=None,
         participation=msgspec.structs.replace(
-            who, deadline=usual.deadline, grace=usual.grace, wait_seconds=usual.wait_seconds, quorum=usual.quorum,
-            minimum_devices=usual.minimum_devices,
+            who, deadline=usual.deadline, deadline_limit=usual.deadline_limit, grace=usual.grace,
+            wait_seconds=usual.wait_seconds, quorum=usual.quorum, minimum_devices=usual.minimum_devices,
         ),
     )  # fmt: skip
     return blake2b(f"{dump(untimed)}\n{program()}\n{TABLES}".encode(), digest_size=8).hexdigest()

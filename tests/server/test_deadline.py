@@ -3,8 +3,10 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
-from server.driver import HYPER, plan
+from server.driver import HYPER, Driver, Record, plan
 
 from broker_server.deadline import Pace, allowance, farewell
 from edge_client.protocol.messages import FAREWELL_S
@@ -52,7 +54,43 @@ def test_with_nobody_left_to_wait_for_patience_remains() -> None:
 
 def test_the_slowest_link_still_gives_a_number() -> None:
     paces = {"a": Pace(1, 1, 0.0, elapsed_s=1.0), "b": Pace(1, 2**40, 5e-324)}
-    assert allowance(plan(), paces, ["b"]) == math.inf
+    assert allowance(plan(), paces, ["b"]) == 86_400.0  # a day
+    assert allowance(plan(deadline_limit_s=math.inf), paces, ["b"]) == math.inf
+
+
+def test_a_deadline_in_seconds_has_no_other_limit() -> None:
+    assert allowance(plan(deadline_s=500.0, deadline_limit_s=50.0), {}, []) == 500.0
+
+
+PACE = st.builds(
+    Pace, st.integers(1, 2**32), st.integers(0, 2**40), st.floats(0, 1e15), st.none() | st.floats(0, 1e9),
+    st.integers(0, 2**40), st.floats(0, 1e15),
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), PACE), st.floats(1.0, 1e6))
+def test_no_claim_of_any_device_moves_a_deadline_beyond_its_limit(paces: dict[str, Pace], limit: float) -> None:
+    run = plan(deadline_limit_s=limit)
+    assert (allowance(run, paces, paces) or 0.0) <= limit
+    assert farewell(run, paces, paces) <= max(FAREWELL_S, limit)
+
+
+@given(st.lists(st.sampled_from(["in time", "last moment", "late"]), min_size=2, max_size=40))
+def test_devices_that_take_all_their_time_are_not_given_more_each_round_for_ever(ways: list[str]) -> None:
+    """One of two devices delivers in the last moment, or too late, whenever it likes."""
+    run, now = Driver(plan(rounds=100, deadline_limit_s=500.0)), 1.0
+    run.start("a", "b", now=now)
+    for round, way in enumerate(ways, 1):
+        run.upload("a", round, now + 1.0)
+        due = run.coordinator.due(now + 1.0)
+        assert due is not None and due - now < 500.001
+        moment = {"in time": now + 2.0, "last moment": due - 1e-3, "late": due + 1.0}[way]
+        if way == "late":
+            run.tick(due)
+        run.upload("b", round, moment)
+        run.aggregated(now := moment + 1.0)
+    took = [action.record.closed_s - action.record.opened_s for action in run.log if isinstance(action, Record)]
+    assert len(took) == len(ways) and max(took) < 500.001
 
 
 def test_a_farewell_counts_the_download_and_the_epochs_of_the_alignment() -> None:
