@@ -5,13 +5,14 @@ The draw is public (`edge_client/cohort.py`): a device that finds itself drawn t
 or not.
 """
 
+from broker_server.actions import Action, Note
 from broker_server.collection import Collection
 from broker_server.conduct import Conduct
 from broker_server.members import Members
 from broker_server.methods.base import ServerMethod
 from broker_server.plan import RunPlan
 from edge_client.cohort import draw, sizes, takes_part
-from edge_client.protocol.messages import Join
+from edge_client.protocol.messages import Join, Presence
 
 
 class Calls:
@@ -32,17 +33,34 @@ class Calls:
         enough = wanted if plan.over_selection > 1 else None
         return Collection(round, cohort, asked, now, audience, left_out, enough)
 
-    def started_anew(self, collection: Collection, join: Join) -> None:
-        """Decide on a process that comes after another of its device, which the round may have asked. One that asks
-        what became of an upload goes on from what the one before it kept, so it can do what that one was asked for; any
-        other does not know of the round."""
-        asked = collection.instances.get(join.device)
+    def started_anew(self, collection: Collection, join: Join) -> list[Action]:
+        """Ask a process that comes after another of its device for what the round asked that one for, if it is still to
+        come. One that asks what became of an upload goes on from what the one before it kept; any other begins with a
+        new model, which the study is told."""
+        device = join.device
+        asked = collection.instances.get(device)
         if asked is None or asked == join.instance:
-            return
-        if join.awaits == "acceptance" and collection.is_open:
-            collection.ask_again(join.device, join.instance)
-        else:
-            collection.give_up(join.device)
+            return []
+        goes_on = join.awaits == "acceptance"
+        if not collection.is_open or (device in collection.accepted and not goes_on):
+            collection.give_up(device)  # there is nothing for it in this round
+            return []
+        collection.ask_again(device, join.instance)
+        if goes_on or device not in collection.outstanding:
+            return []
+        return [Note(f"round {collection.round}: {device} was started anew and kept nothing: it is asked again, and "
+                     "its model is a new one")]  # fmt: skip
+
+    def gone(self, collection: Collection, presence: Presence) -> list[Action]:
+        """Wait no longer for a device that has failed, or was stopped in order; but for one that was stopped and
+        without which the round cannot count as long as for one that is cut off: it may be being restarted."""
+        device, plan = presence.device, self._plan
+        others = len(collection.accepted) + len(collection.outstanding.keys() - {device})
+        if presence.state == "failed" or others >= plan.quorum or device not in collection.outstanding:
+            collection.give_up(device)
+            return []
+        return [Note(f"round {collection.round}: it does not count without {device}, which has {plan.patience_s:g} s "
+                     "to come back")]  # fmt: skip
 
     def back(self, collection: Collection | None, device: str) -> None:
         """Ask a device for its upload that was left out of the open round because it was away, now that it is here."""

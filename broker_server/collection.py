@@ -15,8 +15,8 @@ ENVELOPE = 4096
 
 @dataclass
 class Collection:
-    """One round from its opening to its close. `instances` are the processes that were asked: a device that
-    restarted in the middle does not know the round, so nobody waits for it. `audience` are those that will hear the
+    """One round from its opening to its close. `instances` are the processes that were asked: of a device that
+    restarted in the middle, the new one. `audience` are those that will hear the
     broadcast: the same, or all that had joined by then; `left_out` were away for too long to be drawn. `wanted` is
     how many uploads are enough; None: all that may come. It takes uploads until `closed_s`; `deserted_s` is since when
     everyone outstanding has been away."""

@@ -184,21 +184,21 @@ class Coordinator:
             told.append(Note(f"{device} {presence.state}" + (f": {presence.detail}" if presence.detail else "")))
         if presence.state in ("left", "failed"):
             self.members.remove(device)
-            if self.collection is not None:
-                self.collection.give_up(device)
+            if self.collection is not None and self.collection.is_open:
+                told += self._calls.gone(self.collection, presence)
         told += [action for join in newcomers for action in self._join(join, now)]
         return told + self.tick(now)
 
     def _join(self, join: Join, now: float) -> list[Action]:
         if refused := self._door.refusal(join, now):
             self._conduct.useless(join.device, "refused")
-            return refused
+            return [*answer, *refused]
         self._reports.admit(join.device, join.instance)
         if self.members.admit(join, now) and self.collection is not None:
-            self._calls.started_anew(self.collection, join)
+            answer += self._calls.started_anew(self.collection, join)
         self._calls.back(self.collection, join.device)
         told = self._standing(join)
-        answer: list[Action] = [self._herald.welcome(join, self._last_round_of(join), told)]
+        answer.append(self._herald.welcome(join, self._last_round_of(join), told))
         if told.state in ("follows", "partial"):
             self._conduct.long_answer(join.device)
         if told.state == "follows":
@@ -214,6 +214,7 @@ class Coordinator:
 
     def _standing(self, join: Join) -> Standing:
         """What the server can say about what a device awaits."""
+        answer = self._door.weigh(join)
         return standing(join, self.collection, self._previous, round=self._round,
                         broadcast_round=self._herald.broadcast_round, running=self.outcome is None)  # fmt: skip
 

@@ -169,6 +169,23 @@ async def test_a_machine_that_lost_power_is_back_in_seconds(broker, tmp_path: Pa
 
 
 async def test_the_second_device_of_a_name_is_refused_and_the_first_unharmed(broker, tmp_path: Path, records) -> None:
+async def test_a_lone_device_that_is_killed_and_keeps_nothing_goes_on_with_a_new_model(
+    broker, tmp_path: Path, records
+) -> None:
+    more = ("--devices", "1", "--rounds", "12", "--set", "training.recon_epochs=60")
+    async with server(broker, tmp_path / "study", *more) as serving:
+        async with device(broker, "pi-a", records[0]) as first:
+            await first.says("round 2: completed")
+            first.process.kill()
+            await first.ended()
+        async with device(broker, "pi-a", records[0]) as second:
+            assert [await p.ended() for p in (serving, second)] == [0, 0], (serving.lines, second.lines)
+    with StudyStore.open(tmp_path / "study") as store:
+        assert store.rows("SELECT count(*) FROM participants WHERE fate = 'accepted'") == [(12,)]
+        ((told,),) = store.rows("SELECT detail FROM events WHERE detail LIKE '%started anew%'")
+    assert told.endswith(": pi-a was started anew and kept nothing: it is asked again, and its model is a new one")
+
+
     async with server(broker, tmp_path / "study") as serving, device(broker, "pi-a", records[0]) as first:
         await serving.says("have 1, need 2")
         async with device(broker, "pi-a", records[2]) as second:

@@ -212,14 +212,54 @@ def test_desertion_at_time_zero_is_as_good_as_later() -> None:
     assert run.tick(1.0) == []
 
 
-def test_a_device_that_restarts_in_the_middle_is_not_waited_for() -> None:
+def test_a_device_that_restarts_in_the_middle_is_asked_again_and_the_study_told_of_its_new_model() -> None:
+    run = Driver(plan(deadline_s=30.0))
+    run.start("a", "b")
+    run.upload("a", 1, 2.0)
+    run.chunk(run.chunks("b", 1, size=20)[0], 2.5)
+    run.presence("b", 3.0, state="lost")
+    answer = run.arrive("b", 4.0, instance="11111111")
+    assert told(answer, Welcome)[0].round == 0  # round 1 is yet to come for it
+    assert notes(answer) == [
+        "round 1: b was started anew and kept nothing: it is asked again, and its model is a new one"
+    ]
+    assert run.coordinator.due(4.0) == 31.0  # and has no more time than the others
+    assert sorted(only(run.upload("b", 1, 5.0), Aggregate).uploads) == ["a", "b"]
+    assert only(run.aggregated(6.0), Record).record.accepted == ("a", "b")
+
+
+@pytest.mark.parametrize("gone", ["lost", "left", None])
+def test_a_lone_device_that_restarts_does_not_end_its_run(gone: str | None) -> None:
+    """Whether it was killed, stopped in order, or its machine lost power: then the broker has not missed it yet."""
+    run = Driver(plan(devices=1, minimum_devices=1, rounds=1))
+    run.start("a")
+    if gone is not None:
+        run.presence("a", 3.0, state=gone)
+    run.arrive("a", 4.0, instance="11111111")
+    run.tick(10.0)
+    assert run.coordinator.outcome is None
+    assert [*only(run.upload("a", 1, 11.0), Aggregate).uploads] == ["a"]
+    assert only(run.aggregated(12.0), Finish).outcome.completed
+
+
+def test_a_device_without_which_no_round_counts_has_the_patience_to_come_back() -> None:
+    run = Driver(plan(quorum=2, patience_s=20.0))
+    run.start("a", "b")
+    run.upload("a", 1, 2.0)
+    left = run.presence("b", 3.0, state="left")
+    assert notes(left) == ["b left", "round 1: it does not count without b, which has 20 s to come back"]
+    assert run.tick(22.9) == []
+    assert only(run.tick(23.0), Finish).outcome.reason == "round 1: 1 of 2 uploads (none came in time)"
+
+
+def test_a_device_whose_upload_is_in_begins_with_the_next_round_if_it_kept_nothing() -> None:
     run = Driver()
     run.start("a", "b")
     run.upload("a", 1, 2.0)
-    run.presence("b", 3.0, state="lost")
-    answer = run.arrive("b", 4.0, instance="11111111")
-    assert told(answer, Welcome)[0].round == 1  # it knows nothing of round 1 and shall not
-    assert list(only(answer, Aggregate).uploads) == ["a"]
+    run.presence("a", 3.0, state="lost")
+    answer = run.arrive("a", 4.0, instance="11111111")
+    assert told(answer, Welcome)[0].round == 1 and not notes(answer)
+    assert sorted(only(run.upload("b", 1, 5.0), Aggregate).uploads) == ["a", "b"]
 
 
 @pytest.mark.parametrize("state", ["left", "failed"])

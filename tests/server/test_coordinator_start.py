@@ -117,7 +117,7 @@ def test_a_machine_that_lost_power_is_back_in_seconds() -> None:
     assert told(run.tick(14.9), Welcome) == []
     answer = run.tick(15.0)
     (welcome,), (reject,) = told(answer, Welcome), told(answer, Reject)
-    assert (welcome.instance, welcome.round) == ("11111111", 1)  # round 1 is not for it
+    assert (welcome.instance, welcome.round) == ("11111111", 0)  # round 1 still wants its upload
     assert (reject.instance, reject.reason) == ("00000000", "duplicate")  # should the old one live after all
     run.presence("a", 90.0, state="lost")  # the last will of the old one, at last
     assert run.online == ("a", "b")
