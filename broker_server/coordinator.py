@@ -220,13 +220,12 @@ class Coordinator:
 
     def _wait(self, now: float) -> list[Action]:
         """Before the first round: wait for all devices, saying so, but not for ever."""
-        have = len(self.members.joined)
         if self._completed >= self.plan.rounds:  # it was stopped between the last round and the end
             return self._go_on(now)
         if self._muster.complete(have, now):
-            return self._go_on(now)
+            return [*told, *self._go_on(now)]
         if failure := self._muster.failure(have, now):
-            return self._end(False, failure, now)
+            return [*told, *self._end(False, failure, now)]
         news = self._muster.news(have, now)
         return [Note(news)] if news else []
 
@@ -246,6 +245,8 @@ class Coordinator:
         self._conduct.new_round()
         return [Opened(round, len(self.collection.instances)), self._state(), *self._progress(now)]
 
+        told = self._door.weigh(None) if now >= self._muster.until_s else []
+        have = len(self.members.joined)
     def _chunk(self, device: str, chunk: Chunk, size: int, now: float) -> list[Action]:
         told = self._intake.take(self.collection, device, chunk, size, now)
         return [*told, *self._progress(now)] if told else []

@@ -12,9 +12,9 @@ from broker_server.herald import Herald
 from broker_server.members import Contest, Member, Members
 from broker_server.methods.base import ServerMethod
 from broker_server.plan import RunPlan
+from broker_server.width import Width
 from edge_client.errors import ConfigError
 from edge_client.protocol.messages import Join, Presence
-from edge_client.words import counted
 
 
 class Door:
@@ -23,6 +23,7 @@ class Door:
     def __init__(self, plan: RunPlan, method: ServerMethod, herald: Herald, members: Members,
                  counts: Counter[str]) -> None:  # fmt: skip
         self._plan, self._method, self._herald, self._members, self._counts = plan, method, herald, members, counts
+        self._width = Width(plan, members)
         self._told_of_strangers = False
         self._strangers = 0  # that asked to join
 
@@ -33,9 +34,21 @@ class Door:
                 return [self._herald.probe(holder.device, holder.instance)]
             return self._turn_away(holder, join, now)
         if detail := self._unfit(join):
-            told = self._herald.reject(join.device, join.round, "unfit", detail, join.instance)
-            return [told, Note(f"{join.device} is refused: {detail}")]
+            return self._refuse(join.device, join.instance, join.round, detail)
         return []
+
+    def weigh(self, join: Join | None) -> list[Action]:
+        """Settle how wide the run's records are, if that can be said with the sender of `join` (None: with those who
+        are there, as no more are waited for), and turn out who came in before that with others."""
+        if not self._width.weigh(join):
+            dissent = self._width.dissent(join) if join is not None else ""
+            return [Note(dissent)] if dissent else []
+        told: list[Action] = []
+        for member in [m for m in self._members.joined.values() if not self._width.fits(m.input_dim)]:
+            self._members.remove(member.device)
+            told += self._refuse(member.device, member.instance, 0, self._width.objection(member.input_dim))
+        self._members.input_dim = self._width.settled
+        return told
 
     def stranger(self, join: Join | None) -> list[Action]:
         """Have no room for one more name; tell a person once, and the first of them that ask to join: whoever invents
@@ -62,6 +75,10 @@ class Door:
         contests = self._members.unanswered(now)
         return [action for contest in contests for action in self._dismiss(contest)], [c.join for c in contests]
 
+    def _refuse(self, device: str, instance: str, round: int, detail: str) -> list[Action]:
+        """Say to a device that its records are none for this run, and to a person."""
+        return [self._herald.reject(device, round, "unfit", detail, instance), Note(f"{device} is refused: {detail}")]
+
     def _turn_away(self, holder: Member, join: Join, now: float) -> list[Action]:
         """Refuse a second device of one name."""
         self._counts["duplicate_id"] += 1
@@ -82,10 +99,8 @@ class Door:
 
     def _unfit(self, join: Join) -> str:
         """Say why a device's records are none for this run; nothing if they are."""
-        others = (m.input_dim for m in self._members.joined.values() if m.device != join.device)
-        if join.input_dim != (width := self._plan.input_dim or next(others, join.input_dim)):
-            has = counted(join.input_dim, "feature")
-            return f"its records have {has}, those of this run {width}: preprocess them alike"
+        if not self._width.fits(join.input_dim):
+            return self._width.objection(join.input_dim)
         try:
             self._method.upload_limit(join)
         except ConfigError as error:

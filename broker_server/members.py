@@ -58,7 +58,7 @@ class Members:
         self.room = room
         self._names: set[str] = set()
         self.input_dim: int | None = None
-        """The width of the records of whoever was admitted last: that of the run."""
+        """The width of the records of whoever was admitted last: that of the run, once it is settled (`width.py`)."""
         self._elapsed_s = elapsed_s or {}  # as it was before the server's program was stopped
         self._online: dict[str, dict[str, None]] = {}  # in the order of their signs of life
         self._contests: dict[tuple[str, str], Contest] = {}

@@ -22,7 +22,7 @@ class RunPlan:
     are asked; a round that asks more than it wants closes when as many uploads as it wants are in.
     devices: how many are expected; round 1 waits up to `join_s` (None: `patience_s`) for all of them and then goes on
     with those it has, if they are at least `minimum_devices`. quorum: how many uploads a round needs to count.
-    input_dim: the width of a record; None: that of the first device to join.
+    input_dim: the width of a record; None: that of most devices (`width.py`).
     patience_s is also what stragglers get beyond what is expected of them.
     deadline_s: seconds from the opening of a round to its close, or "auto": `grace` times what bytes, links and the
     training seen so far let expect of the slowest, plus the patience, but never more than `deadline_limit_s`: devices

@@ -58,13 +58,14 @@ def serve_run(study: Study, run: str, directory: Path, around: Around, input_dim
         return _begin(study, plan, directory, around)
 
 
-def resume_run(directory: Path, around: Around, run: str | None = None) -> int:
+def resume_run(directory: Path, around: Around, run: str | None = None, input_dim: int | None = None) -> int:
     """Go on with a run whose server was stopped, at whatever instant, after its last finished round; return the width
     of a record.
 
     Devices that are still there stay, and bring what an open round lacks once more. A completed run is left as it is.
-    `run` is needed where the server was stopped before it had noted its name. Raises `GcaError` if the folder holds
-    nothing to go on with, or if the run fails.
+    `run` is needed where the server was stopped before it had noted its name, and `input_dim`, if it is to be that and
+    no other, where it was before the end of round 1. Raises `GcaError` if the folder holds nothing to go on with, or if
+    the run fails.
     """
     study = read_study(directory)
     if (directory / "shards").is_dir():  # written for devices of this machine: no other would have such records
@@ -76,8 +77,10 @@ def resume_run(directory: Path, around: Around, run: str | None = None) -> int:
             clear(directory)
             return _begin(study, run_plan(study, run, None, around.wait_s), directory, around)
         with StudyStore.open(directory, writable=True) as store:
+            plan = run_plan(study, run, input_dim, around.wait_s)
+            _make_sure_of_being_alone(plan, around)
             row = last_run(store)
-            plan = _next_life(study, directory, store, row, run, around.wait_s)
+            plan = _next_life(study, directory, store, row, run, input_dim, around.wait_s)
             if row.completed:
                 around.display.note(f"{directory} is complete: nothing is left to do")
                 return plan.input_dim or 0
@@ -96,16 +99,17 @@ def _begin(study: Study, plan: RunPlan, directory: Path, around: Around) -> int:
         return _carry_out(study, plan, directory, store, number, Journal(store, number, around.display), around)
 
 
-def _next_life(
-    study: Study, directory: Path, store: StudyStore, row: RunRow, run: str | None, wait_s: float
-) -> RunPlan:
+def _next_life(study: Study, directory: Path, store: StudyStore, row: RunRow, run: str | None, input_dim: int | None,
+               wait_s: float) -> RunPlan:  # fmt: skip
     """Return the plan of the run's next life: after the last round that is written down, as devices are past it."""
     name, incarnation, number = RUN_NAME.fullmatch(row.name).groups()  # type: ignore[union-attr]
     if run not in (None, name):
         raise ConfigError(f"--run {run}: the run in {directory} is {name}; leave the option out beside --resume")
     ((done,),) = store.rows("SELECT coalesce(max(round), 0) FROM rounds WHERE run = ?", row.run)
     start = load_start(directory, done) if done else Start()
-    plan = run_plan(study, name, start.input_dim, wait_s)
+    if start.input_dim is not None and input_dim not in (None, start.input_dim):
+        raise ConfigError(f"--features {input_dim}: records of the run in {directory} have {start.input_dim}")
+    plan = run_plan(study, name, start.input_dim or input_dim, wait_s)
     return replace(plan, incarnation=incarnation, life=int(number or 0) + 1, start=start)
 
 

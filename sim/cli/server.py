@@ -50,6 +50,12 @@ def server(
     cert: Cert = None,
     key: Key = None,
     wait: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="how long to wait for the devices")] = WAIT_S,
+    features: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=65536, help="width of a record; devices of another are refused [default: as most devices have]"
+        ),
+    ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="folder with the dataset's files: only devices with records as wide may join")
     ] = None,
@@ -68,6 +74,7 @@ def server(
     """
     from rich.console import Console
 
+    from edge_client.errors import ConfigError
     from edge_client.protocol.messages import SERVER
     from edge_client.transport.mqtt import endpoint
     from sim.config import load_study
@@ -87,7 +94,9 @@ def server(
     if run is not None:
         run_plan(study, run)  # refuses a bad name before a folder is named by it
     # Devices bring records of their own; where the study's are at hand too, theirs must be as wide.
-    input_dim = None if data_dir is None else load(study.dataset, data_dir, seed=study.seed).input_dim
+    input_dim = features if data_dir is None else load(study.dataset, data_dir, seed=study.seed).input_dim
+    if features not in (None, input_dim):
+        raise ConfigError(f"--features {features}: records of {study.dataset} have {input_dim}; leave one of them out")
     password = os.environ.get("GCA_PASSWORD")
     where = endpoint(str(broker), username=username or (SERVER if password else None), password=password,
                      ca_file=ca_file, cert_file=cert, key_file=key)  # fmt: skip
@@ -103,7 +112,7 @@ def server(
         width = serve_run(study, str(run), directory, around, input_dim)
     else:
         directory = resume
-        width = resume_run(directory, around, run)
+        width = resume_run(directory, around, run, input_dim)
     if json_:
         print(json.dumps(result_json(directory)))
     else:

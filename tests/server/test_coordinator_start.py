@@ -195,30 +195,6 @@ def test_the_last_will_of_a_devices_old_process_harms_its_new_one_nothing() -> N
     assert run.online == ("a",)
 
 
-def test_a_device_of_another_width_is_refused() -> None:
-    run = Driver()
-    run.arrive("a", 1.0)
-    (reject,) = told(run.arrive("b", 2.0, width=7), Reject)
-    assert reject.reason == "unfit" and "7 features" in reject.detail and "run 5" in reject.detail
-    assert "b" not in run.coordinator.members.joined
-
-
-def test_the_width_of_the_plan_is_that_of_the_run() -> None:
-    """A first device of another width does not decide for all."""
-    run = Driver(plan(input_dim=5))
-    refused = run.arrive("a", 1.0, width=7)
-    assert [r.reason for r in told(refused, Reject)] == ["unfit"]
-    assert "a is refused: its records have 7 features, those of this run 5: preprocess them alike" in notes(refused)
-    assert len(told(run.arrive("b", 1.0, width=5), Welcome)) == 1
-
-
-def test_a_device_may_come_back_with_another_width_if_it_is_alone() -> None:
-    run = Driver()
-    run.arrive("a", 1.0)
-    run.presence("a", 2.0, state="lost")
-    assert told(run.arrive("a", 3.0, width=7, instance="11111111"), Reject) == []
-
-
 @pytest.mark.parametrize("run_name", ["hand.00000000", "other", "hand.5f0c21aa.x"])
 def test_messages_of_other_servers_runs_are_counted_and_nothing_else(run_name: str) -> None:
     run = Driver()
