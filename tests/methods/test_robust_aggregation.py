@@ -110,7 +110,7 @@ def test_a_centroid_that_only_one_device_places_is_not_broadcast() -> None:
     order = np.argsort(guarded.broadcast["centroids"][:, 0])
     assert guarded.broadcast["centroids"][order] == pytest.approx(np.array([[0.1, 0.1], [10.1, 0]]), abs=1e-6)
     assert guarded.broadcast["support"][order].tolist() == [3, 2]
-    assert guarded.remarks == ("1 centroids of fewer than 2 devices dropped, support 2",)
+    assert guarded.remarks == ("1 centroid of fewer than 2 devices dropped, support 2",)
     assert guarded.diagnostics["unbacked_centroids"] == 1
 
 
