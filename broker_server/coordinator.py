@@ -164,6 +164,11 @@ class Coordinator:
         assert self.outcome is not None
         return self._farewell.due(self.outcome, now)
 
+    def no_goodbyes(self) -> list[Action]:
+        """Tell who has missed the end of the run, as it is waited for no longer."""
+        missed = ", ".join(sorted(self.members.joined))
+        return [Note(f"round {self._round}: the run is over, and no goodbye came from {missed}")] if missed else []
+
     def closing(self) -> list[Action]:
         """Leave nothing behind: clear the retained presences, and hand over what the ledgers still hold."""
         kept = [topics.presence(self.plan.run, device) for device in sorted(self.members.known)]
@@ -190,6 +195,7 @@ class Coordinator:
         return told + self.tick(now)
 
     def _join(self, join: Join, now: float) -> list[Action]:
+        answer = self._door.weigh(join)
         if refused := self._door.refusal(join, now):
             self._conduct.useless(join.device, "refused")
             return [*answer, *refused]
@@ -214,14 +220,14 @@ class Coordinator:
 
     def _standing(self, join: Join) -> Standing:
         """What the server can say about what a device awaits."""
-        answer = self._door.weigh(join)
-        return standing(join, self.collection, self._previous, round=self._round,
-                        broadcast_round=self._herald.broadcast_round, running=self.outcome is None)  # fmt: skip
+        return standing(join, self.collection, self._past, round=self._round, running=self.outcome is None)
 
     def _wait(self, now: float) -> list[Action]:
         """Before the first round: wait for all devices, saying so, but not for ever."""
         if self._completed >= self.plan.rounds:  # it was stopped between the last round and the end
             return self._go_on(now)
+        told = self._door.weigh(None) if now >= self._muster.until_s else []
+        have = len(self.members.joined)
         if self._muster.complete(have, now):
             return [*told, *self._go_on(now)]
         if failure := self._muster.failure(have, now):
@@ -245,8 +251,6 @@ class Coordinator:
         self._conduct.new_round()
         return [Opened(round, len(self.collection.instances)), self._state(), *self._progress(now)]
 
-        told = self._door.weigh(None) if now >= self._muster.until_s else []
-        have = len(self.members.joined)
     def _chunk(self, device: str, chunk: Chunk, size: int, now: float) -> list[Action]:
         told = self._intake.take(self.collection, device, chunk, size, now)
         return [*told, *self._progress(now)] if told else []

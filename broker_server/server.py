@@ -212,8 +212,7 @@ class Server:
         while not self.coordinator.all_gone and not keeping.done():  # once done, there is no connection any more
             due = self.coordinator.farewell_due(self.now)
             if due <= self.now:
-                missed = ", ".join(sorted(self.coordinator.members.joined))
-                self._carry_out([Note(f"no goodbye came from: {missed}")])
+                self._carry_out(self.coordinator.no_goodbyes())
                 return
             await self._until_stirred(due)
 

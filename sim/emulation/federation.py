@@ -5,7 +5,8 @@ import json
 from collections import deque
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -227,14 +228,13 @@ class _Emulation:
             self._all_done.set()
 
     async def _devices_done(self, completed: bool) -> None:
-        """Wait until every device has written its model and gone; after a run that ended early they need not all get
-        there."""
-        try:
-            patience = max(FAREWELL_S, self.federation.plan.patience_s)  # their links may be slow to the last byte
+        """Wait until every device has written its model and gone, but not for ever for who never gets through: the
+        study is told who missed the end. After a run that ended early devices need not all get there."""
+        patience = max(FAREWELL_S, self.federation.plan.patience_s)  # their links may be slow to the last byte
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._unless_failed(self._all_done.wait()), patience)
-        except TimeoutError:
-            if completed:  # else it is to be told why the run ended early
-                raise GcaError(f"devices {sorted(self._running)} do not end although the run has") from None
+        if completed:
+            self.journal.missed_the_end(self.federation.plan.rounds, sorted(self._running))
 
     # ---- the wire ledger ----------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ very end, so the rounds add up to the whole.
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -105,6 +105,15 @@ class Journal:
     def note(self, text: str) -> None:
         self._store.note(self._run, max(self._records, default=0), None, "note", text)
         self._display.note(text)
+
+    def missed_the_end(self, round: int, devices: Sequence[str]) -> None:
+        """Write down which devices never got through the end of a run of which all rounds were run: the model that each
+        would have ended with is nowhere."""
+        for device in devices:
+            self._store.note(self._run, round, device, "missed_the_end", "all rounds are over; it left no model behind")
+        if devices:
+            self.note(f"round {round}: all rounds are over, but {', '.join(devices)} never got through the end of the "
+                      "run, and left no model behind")  # fmt: skip
 
     def trained_by(self, engine: Engine) -> None:
         """Write down what trains: two engines agree, but not to the last bit. A person hears of the slow one."""

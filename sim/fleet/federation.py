@@ -8,6 +8,7 @@ arithmetic; on any other loop it takes as long as with processes.
 import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -208,30 +209,36 @@ class _Fleet:
         self._failure.exception()  # seen, also if nobody waits any more
 
     async def _done(self, devices: "Sequence[asyncio.Task[None]]", completed: bool) -> None:
-        """Wait until every device has gone. Their links may be slow to the last byte, which costs no virtual time; but
-        after a run that ended early they need not all get there."""
+        """Wait until every device has gone, but not for ever for who never gets through: the study is told who missed
+        the end. Links may be slow to the last byte, which costs no virtual time; after a run that ended early devices
+        need not all get there."""
         loop, patience = asyncio.get_running_loop(), max(FAREWELL_S, self._federation.plan.patience_s)
+        given_up: asyncio.Future[None] = loop.create_future()
         if endless := isinstance(loop, VirtualLoop) and completed:
-            self._give_up_later(loop, devices, self._network.counters())
-        gone = self._unless_failed(asyncio.ensure_future(asyncio.wait(devices)))
+            self._give_up_later(loop, devices, self._network.counters(), given_up)
+        gone = asyncio.ensure_future(asyncio.wait(devices))
+        over = asyncio.ensure_future(asyncio.wait((gone, given_up), return_when=asyncio.FIRST_COMPLETED))
         try:
-            await asyncio.wait_for(gone, None if endless else patience)
-        except TimeoutError:
-            if completed:  # else it is to be told why the run ended early
-                raise _not_ended(devices) from None
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._unless_failed(over), None if endless else patience)
+        finally:
+            gone.cancel()
+        if completed:
+            missing = [task.get_name() for task in devices if not task.done()]
+            self._journal.missed_the_end(self._federation.plan.rounds, missing)
 
     def _give_up_later(
-        self, loop: VirtualLoop, devices: "Sequence[asyncio.Task[None]]", before: Mapping[str, LinkCounters]
-    ) -> None:
-        """Fail once a device has tried in vain for too often: it would go on for ever."""
+        self, loop: VirtualLoop, devices: "Sequence[asyncio.Task[None]]", before: Mapping[str, LinkCounters],
+        given_up: "asyncio.Future[None]",
+    ) -> None:  # fmt: skip
+        """Give up once a device has tried in vain for too often: it would go on for ever."""
 
         def look() -> None:
             left = [task.get_name() for task in devices if not task.done()]
             now = self._network.counters()
             if any(now[name].connections - before[name].connections > TRIES for name in left):
-                if not self._failure.done():
-                    self._failure.set_exception(_not_ended(devices))
-                    self._failure.exception()
+                if not given_up.done():
+                    given_up.set_result(None)
             elif left:
                 loop.call_in_background(loop.time() + LOOK_S, look)
 
@@ -255,8 +262,3 @@ class _Fleet:
     def _state_sha256(self) -> str | None:
         paths = [self._model(shard) for shard in self._federation.shards]
         return state_sha256(paths) if all(path.exists() for path in paths) else None
-
-
-def _not_ended(devices: "Sequence[asyncio.Task[None]]") -> GcaError:
-    late = sorted(task.get_name() for task in devices if not task.done())
-    return GcaError(f"devices {late} do not end although the run has")
