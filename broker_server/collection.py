@@ -116,6 +116,7 @@ class Collection:
         return Standing(self.round, "partial", parts.missing) if parts else Standing(self.round, "unseen")
 
 
-def over(round: int, accepted: Iterable[str]) -> Collection:
-    """Return a round that an earlier life of the server ended, with these uploads."""
-    return Collection(round, EVERYONE, {}, 0.0, {}, closed_s=0.0, accepted=set(accepted))
+def over(round: int, accepted: Iterable[str], rejected: Iterable[str] = ()) -> Collection:
+    """Return a round that is over, with the fates of its uploads and nothing else."""
+    return Collection(round, EVERYONE, {}, 0.0, {}, closed_s=0.0, accepted=set(accepted),
+                      rejected=dict.fromkeys(rejected, ""))  # fmt: skip

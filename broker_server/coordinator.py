@@ -36,6 +36,7 @@ from broker_server.members import Members, room_for
 from broker_server.methods.base import Aggregate as Aggregated
 from broker_server.methods.base import ServerMethod
 from broker_server.muster import Muster
+from broker_server.past import Past
 from broker_server.plan import RunPlan
 from broker_server.records import ENDS_EARLY, Closing, Outcome, RoundRecord
 from broker_server.reports import Reports
@@ -58,8 +59,10 @@ class Coordinator:
         self.collection: Collection | None = None
         self.outcome: Outcome | None = None
         self.counts: Counter[str] = Counter()
-        self._previous = over(plan.start.completed, plan.start.accepted) if plan.start.completed else None
-        self._herald = Herald(plan, self.ledger)
+        self._past = Past(latest_only=method.broadcasts_to_all)
+        if plan.start.completed:
+            self._past.add(over(plan.start.completed, plan.start.accepted), None)
+        self._herald = Herald(plan, self.ledger, self._past)
         self._conduct = Conduct(plan, method, self.members)
         self._gate = Gate(plan, self.members, self.ledger, self.counts, self._conduct)
         self._door = Door(plan, method, self._herald, self.members, self.counts)
@@ -142,7 +145,7 @@ class Coordinator:
         assert collection is not None and not collection.is_open
         listeners = tuple(d for d in collection.audience if d in self.members.joined)
         rate, joined = slowest(*(self.members.joined[d].down_rate for d in listeners)), tuple(self.members.joined)
-        actions: list[Action] = [*self._herald.close(collection.round, joined, listeners, result.travels, rate)]
+        actions: list[Action] = [*self._herald.close(collection, joined, listeners, result.travels, rate)]
         actions += [Note(f"round {collection.round}: {remark}") for remark in result.remarks]
         self._completed, self._broadcast = collection.round, result.broadcast
         reached = Start(collection.round, result.broadcast, now, self._herald.seq, self.members.elapsed_s,
@@ -207,8 +210,8 @@ class Coordinator:
         answer.append(self._herald.welcome(join, self._last_round_of(join), told))
         if told.state in ("follows", "partial"):
             self._conduct.long_answer(join.device)
-        if told.state == "follows":
-            answer += self._herald.catch_up(join.device, slowest(join.down_rate))
+        if told.state == "follows" and (earlier := self._past.round(join.round)) is not None:
+            answer += self._herald.catch_up(join.device, earlier, slowest(join.down_rate))
         return answer + self.tick(now)
 
     def _last_round_of(self, join: Join) -> int:
@@ -246,7 +249,6 @@ class Coordinator:
         round = self._completed + 1
         if not self.members.joined:
             return self._end(False, f"round {round}: no device is left", now)
-        self._previous = self.collection or self._previous
         self.collection = self._calls.open(round, now)
         self._conduct.new_round()
         return [Opened(round, len(self.collection.instances)), self._state(), *self._progress(now)]

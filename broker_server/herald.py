@@ -4,7 +4,9 @@ from collections.abc import Iterable
 from typing import Literal
 
 from broker_server.actions import Publish
+from broker_server.collection import Collection
 from broker_server.ledger import Ledger
+from broker_server.past import Broadcast, Past
 from broker_server.plan import RunPlan
 from edge_client.protocol import topics
 from edge_client.protocol.chunks import split
@@ -12,7 +14,6 @@ from edge_client.protocol.codec import Arrays, encode, encode_arrays, payload_by
 from edge_client.protocol.messages import (
     SERVER,
     Accept,
-    Chunk,
     Cohort,
     Header,
     Join,
@@ -26,26 +27,19 @@ from edge_client.transport.pacing import chunk_size
 
 
 class Herald:
-    """Composes every message of the server. Remembers the last round state and broadcast, to say them again."""
+    """Composes every message of the server. Broadcasts are kept in `past`, to be sent again."""
 
-    def __init__(self, plan: RunPlan, ledger: Ledger) -> None:
-        self._plan, self._ledger = plan, ledger
+    def __init__(self, plan: RunPlan, ledger: Ledger, past: Past) -> None:
+        self._plan, self._ledger, self._past = plan, ledger, past
         start = plan.start
         # Devices that join again are welcomed again; then numbers, and so the sizes of messages, are as they were.
         self._seq = max(0, start.seq - 1 - plan.devices) if start.completed else 0
-        self._broadcast: tuple[Chunk, ...] = ()
-        self._encoded: tuple[bytes, ...] = ()  # of these chunks: however many ask for them again, they are here once
-        self._payload = 0
-
-    @property
-    def broadcast_round(self) -> int:
-        """The round of the last broadcast, 0 before the first."""
-        return self._broadcast[0].round if self._broadcast else self._plan.start.completed
+        self._last_size = 0
 
     @property
     def broadcast_bytes(self) -> int:
         """Bytes of the last broadcast's body, 0 before the first."""
-        return self._broadcast[0].size if self._broadcast else 0
+        return self._last_size
 
     @property
     def seq(self) -> int:
@@ -60,31 +54,35 @@ class Herald:
                              cohort=cohort, deadline_s=deadline_s, reason=reason)  # fmt: skip
         return self._announce(message, audience)
 
-    def close(self, round: int, audience: tuple[str, ...], listeners: tuple[str, ...], arrays: Arrays,
+    def close(self, collection: Collection, audience: tuple[str, ...], listeners: tuple[str, ...], arrays: Arrays,
               rate: float | None = None) -> list[Publish]:  # fmt: skip
         """Announce that a round is closed and send its broadcast to the `listeners`, the slowest of which hears
         `rate` bits/s (None: nobody knows)."""
-        self._cut(round, arrays, rate)
-        first = self._broadcast[0]
+        round = collection.round
+        broadcast = self._cut(round, arrays, rate)
+        self._past.add(collection, broadcast)
         message = RoundState(run=self._plan.name, round=round, device=SERVER, seq=self._number(), state="closed",
-                             chunks=first.chunks, size=first.size, digest=first.digest)  # fmt: skip
-        places = [topics.broadcast(self._plan.run, round, chunk.index) for chunk in self._broadcast]
-        return [self._announce(message, audience), *self._send(places, listeners)]
+                             chunks=len(broadcast.encoded), size=broadcast.size, digest=broadcast.digest)  # fmt: skip
+        places = [topics.broadcast(self._plan.run, round, index) for index in range(len(broadcast.encoded))]
+        return [self._announce(message, audience), *self._send(broadcast, places, listeners)]
 
-    def _cut(self, round: int, arrays: Arrays, rate: float | None) -> None:
-        """Cut a broadcast into chunks, and keep them."""
-        self._payload = payload_bytes(arrays)
+    def catch_up(self, device: str, collection: Collection, rate: float | None = None) -> list[Publish]:
+        """Send the broadcast of a round that is over again, to one device that was away and hears `rate` bits/s."""
+        run, start, round = self._plan.run, self._plan.start, collection.round
+        if (broadcast := self._past.broadcast(round)) is None:  # an earlier life of this server sent it
+            broadcast = self._cut(round, start.packed or start.broadcast or {}, rate)
+            self._past.add(collection, broadcast)
+        places = [topics.catch_up(run, device, round, index) for index in range(len(broadcast.encoded))]
+        return self._send(broadcast, places, (device,))
+
+    def _cut(self, round: int, arrays: Arrays, rate: float | None) -> Broadcast:
+        """Cut a broadcast into chunks. They are encoded once, however many ask for them again."""
         size = min(self._plan.chunk_size, chunk_size(rate))
-        self._broadcast = tuple(split(encode_arrays(arrays), size, run=self._plan.name, round=round, device=SERVER,
-                                      seq=self._number))  # fmt: skip
-        self._encoded = tuple(encode(chunk) for chunk in self._broadcast)
-
-    def catch_up(self, device: str, rate: float | None = None) -> list[Publish]:
-        """Send the last broadcast again, to one device that was away and hears `rate` bits/s."""
-        run, start = self._plan.run, self._plan.start
-        if not self._broadcast:  # an earlier life of this server sent it
-            self._cut(start.completed, start.packed or start.broadcast or {}, rate)
-        return self._send([topics.catch_up(run, device, c.round, c.index) for c in self._broadcast], (device,))
+        chunks = tuple(split(encode_arrays(arrays), size, run=self._plan.name, round=round, device=SERVER,
+                             seq=self._number))  # fmt: skip
+        self._last_size = chunks[0].size
+        encoded = tuple(encode(chunk) for chunk in chunks)
+        return Broadcast(encoded, chunks[0].size, chunks[0].digest, payload_bytes(arrays))
 
     def welcome(self, join: Join, round: int, standing: Standing) -> Publish:
         plan = self._plan
@@ -132,10 +130,10 @@ class Herald:
         self._ledger.sent((device,), "control", len(data))
         return Publish(topics.down(self._plan.run, device, verb), data)
 
-    def _send(self, places: Iterable[str], listeners: tuple[str, ...]) -> list[Publish]:
-        """Send the chunks of the last broadcast under these topics."""
-        payload = self._payload
-        for data in self._encoded:
+    def _send(self, broadcast: Broadcast, places: Iterable[str], listeners: tuple[str, ...]) -> list[Publish]:
+        """Send the chunks of a broadcast under these topics."""
+        payload = broadcast.payload
+        for data in broadcast.encoded:
             self._ledger.sent(listeners, "broadcast", len(data), payload)
             payload = 0  # it travels once, in however many chunks
-        return [Publish(place, data) for place, data in zip(places, self._encoded, strict=True)]
+        return [Publish(place, data) for place, data in zip(places, broadcast.encoded, strict=True)]

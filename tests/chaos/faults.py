@@ -112,6 +112,8 @@ def _fault(kind: Kind, chance: random.Random, names: tuple[str, ...]) -> list[Fa
 
 def gentle(faults: tuple[Fault, ...], of: Setting) -> bool:
     """Whether a run has to come through these without any loss. Where not everyone takes part in every round, rounds go
-    by a device that is dead, and only the last broadcast can be had again."""
-    lossless = [kind for kind in GENTLE if kind != "kill with state" or of.participation == 1.0]
-    return all(fault.kind in lossless and fault.seconds <= LONG_S for fault in faults)
+    by a device that is dead, and of those a server that was killed as well can tell of the last one only."""
+    kinds = {fault.kind for fault in faults}
+    if of.participation < 1.0 and {"kill with state", "server kill"} <= kinds:
+        return False
+    return all(fault.kind in GENTLE and fault.seconds <= LONG_S for fault in faults)

@@ -143,6 +143,7 @@ class Driver:
 
 
 __all__ = [
-    "CODES", "HYPER", "LATENT", "METHOD", "NAME", "RESULT", "RUN", "SAMPLES", "Accept", "Aggregate", "Chunk", "Driver",
-    "Finish", "Note", "Record", "Reject", "RoundState", "Telemetry", "Welcome", "notes", "only", "plan", "told",
+    "CODES", "HYPER", "LATENT", "METHOD", "NAME", "RESULT", "RUN", "SAMPLES", "Accept", "Aggregate", "Aggregated",
+    "Chunk", "Driver", "Finish", "Note", "Record", "Reject", "RoundState", "Telemetry", "Welcome", "notes", "only",
+    "plan", "told",
 ]  # fmt: skip
