@@ -94,4 +94,24 @@ class Finish:
     outcome: Outcome
 
 
-Action = Checkpoint | Publish | Opened | Accepted | Aggregate | Record | Amend | Observe | Note | Closed | Finish
+@dataclass(frozen=True)
+class Superseded:
+    """Another server has the run: `why` says so to a person, who started both."""
+
+    why: str
+
+
+Action = (
+    Checkpoint
+    | Publish
+    | Opened
+    | Accepted
+    | Aggregate
+    | Record
+    | Amend
+    | Observe
+    | Note
+    | Closed
+    | Superseded
+    | Finish
+)

@@ -8,6 +8,7 @@ whenever they reconnect or hear a round announced anew; every answer can be give
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from broker_server.actions import (
@@ -21,6 +22,7 @@ from broker_server.actions import (
     Opened,
     Publish,
     Record,
+    Superseded,
 )
 from broker_server.calls import Calls
 from broker_server.collection import Collection, over
@@ -28,7 +30,7 @@ from broker_server.conduct import Conduct
 from broker_server.deadline import earliest
 from broker_server.door import Door
 from broker_server.farewell import Farewell
-from broker_server.gate import Flawed, Gate, Letter, Stranger
+from broker_server.gate import Flawed, Gate, Letter, Rumour, Stranger
 from broker_server.herald import Herald
 from broker_server.intake import Intake
 from broker_server.ledger import Ledger
@@ -40,12 +42,13 @@ from broker_server.past import Past
 from broker_server.plan import RunPlan
 from broker_server.records import ENDS_EARLY, Closing, Outcome, RoundRecord
 from broker_server.reports import Reports
+from broker_server.rivals import gives_way, yields
 from broker_server.round_limit import RoundLimit
 from broker_server.standing import standing
 from broker_server.start import Start
 from edge_client.protocol import topics
 from edge_client.protocol.codec import Arrays
-from edge_client.protocol.messages import COMPLETED, Chunk, Join, Presence, Standing, Telemetry
+from edge_client.protocol.messages import COMPLETED, Chunk, Join, Presence, Probe, RoundState, Standing, Telemetry
 from edge_client.transport.pacing import slowest
 from edge_client.words import counted
 
@@ -72,6 +75,7 @@ class Coordinator:
         self._limit = RoundLimit(plan, method, self.members, self._herald)
         self._farewell = Farewell(plan, method, self.members, self._limit)
         self._muster = Muster(plan)
+        self._superseded = False
         self._completed = plan.start.completed
         self._broadcast: Arrays | None = plan.start.broadcast
 
@@ -91,6 +95,8 @@ class Coordinator:
                 told = self._refuse(device, address.round, why, now) if address.kind is Chunk else []
             case Stranger(join):
                 told = self._door.stranger(join)
+            case Rumour(other):
+                told = self._of_a_rival(other, now)
             case _:
                 told = []
         return [*told, *(action for one in self._conduct.newly_excluded() for action in self._exclude(*one, now))]
@@ -174,9 +180,19 @@ class Coordinator:
 
     def closing(self) -> list[Action]:
         """Leave nothing behind: clear the retained presences, and hand over what the ledgers still hold."""
-        kept = [topics.presence(self.plan.run, device) for device in sorted(self.members.known)]
-        swept = [Publish(topic, b"", retain=True) for topic in kept]
+        kept = [] if self._superseded else sorted(self.members.known)  # else the devices are another server's
+        swept = [Publish(topics.presence(self.plan.run, device), b"", retain=True) for device in kept]
         return [*swept, Closed(Closing(self._round, self.ledger.drain(), dict(self.counts), self._conduct.drain()))]
+
+    def _of_a_rival(self, other: RoundState | Probe, now: float) -> list[Action]:
+        """Show another server of this run's name that this one is alive, or give way to it."""
+        if self.outcome is not None:
+            return []
+        if isinstance(other, RoundState) and yields(self.plan, self._round, other):
+            self._superseded = True
+            why = gives_way(self.plan.run, other, "on this broker")
+            return [Superseded(why), *self._end(False, why, now)]
+        return [self._state()]
 
     # ---- devices come and go ------------------------------------------------------------------------------------
 
@@ -299,7 +315,8 @@ class Coordinator:
     def _state(self) -> Action:
         audience, collection = tuple(self.members.joined), self.collection
         if self.outcome is not None:
-            return self._herald.state("ended", self._round, audience, reason=self.outcome.reason or COMPLETED)
+            end = self._herald.state("ended", self._round, audience, reason=self.outcome.reason or COMPLETED)
+            return replace(end, retain=not self._superseded)  # what stands there may be another server's
         if collection is None:
             return self._herald.state("waiting", self._round, audience)
         deadline = self._limit.anew(collection)

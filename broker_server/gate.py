@@ -17,7 +17,7 @@ from edge_client.errors import ProtocolError
 from edge_client.protocol import topics
 from edge_client.protocol.codec import decode
 from edge_client.protocol.lives import life_in
-from edge_client.protocol.messages import SERVER, Chunk, Header, Join, Presence
+from edge_client.protocol.messages import SERVER, Chunk, Header, Join, Presence, Probe, RoundState
 from edge_client.protocol.topics import Address
 
 
@@ -44,18 +44,26 @@ class Stranger(NamedTuple):
     join: Join | None
 
 
+class Rumour(NamedTuple):
+    """What another server of this run's name announces, or asks."""
+
+    message: RoundState | Probe
+
+
 class Gate:
     """Opens messages, and counts what it keeps out."""
 
     def __init__(self, plan: RunPlan, members: Members, ledger: Ledger, counts: Counter[str], conduct: Conduct) -> None:
         self._plan, self._members, self._ledger, self._counts, self._conduct = plan, members, ledger, counts, conduct
 
-    def open(self, topic: str, payload: bytes) -> Letter | Flawed | Stranger | None:
+    def open(self, topic: str, payload: bytes) -> Letter | Flawed | Stranger | Rumour | None:
         """Return the message; None if it needs no answer."""
         try:
             address = topics.parse(topic, self._plan.run)
         except ProtocolError:
             address = Address(Header)
+        if address.kind is RoundState or (address.kind is Probe and address.device == SERVER):
+            return self._of_a_server(address, payload)
         if (device := address.device) is None or device == SERVER:
             self._counts["foreign"] += 1  # no device's: one that calls itself the server, or none of our topics
             return None
@@ -91,6 +99,17 @@ class Gate:
         """Count a message, the bytes of which are counted, that tells nothing."""
         self._counts[reason] += 1
         self._conduct.useless(device, reason)
+
+    def _of_a_server(self, address: Address, payload: bytes) -> Rumour | None:
+        """Return what is not our own, come back to us."""
+        try:
+            message = decode(payload, address.kind)
+        except ProtocolError:
+            message = None
+        if not isinstance(message, RoundState | Probe) or life_in(message.run, self._plan.run) is None:
+            self._counts["foreign"] += 1
+            return None
+        return None if message.run == self._plan.name else Rumour(message)
 
     def _is_kin(self, message: Header) -> bool:
         """Whether its sender knows only the run's name yet, or an earlier life of this server."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+from broker_server import rivals
 from broker_server.actions import (
     Accepted,
     Action,
@@ -24,6 +25,7 @@ from broker_server.actions import (
     Opened,
     Publish,
     Record,
+    Superseded,
 )
 from broker_server.coordinator import Coordinator
 from broker_server.methods.base import Aggregate as Aggregated
@@ -32,7 +34,7 @@ from broker_server.plan import RunPlan
 from broker_server.records import Amendment, Closing, Outcome, RoundRecord
 from broker_server.start import Start
 from edge_client.clock import Clock, within
-from edge_client.errors import ConnectionLost, GcaError, in_words
+from edge_client.errors import ConfigError, ConnectionLost, GcaError, in_words
 from edge_client.protocol import topics
 from edge_client.protocol.messages import FAREWELL_S, SERVER, Telemetry
 from edge_client.seeds import stream
@@ -165,14 +167,16 @@ class Server:
             try:
                 async with self._connect(settings) as transport:
                     failures = 0
-                    await transport.subscribe(*topics.server_filters(self.plan.run))
+                    await transport.subscribe(*topics.server_filters(self.plan.run), *rivals.filters(self.plan.run))
+                    began = self.listening.is_set()  # before that, what is retained may be of a server that is dead
                     self._carry_out(self.coordinator.announce(self.now))
                     async with self._sending(transport):
                         if not self.listening.is_set():
                             await self._outbox.join()
                             self.listening.set()
                         async for message in transport.messages():
-                            self._carry_out(self.coordinator.take(message.topic, message.payload, self.now))
+                            if began or not message.retained or message.topic not in rivals.filters(self.plan.run):
+                                self._carry_out(self.coordinator.take(message.topic, message.payload, self.now))
                             transport.acknowledge(message)
             except* ConnectionLost as lost:
                 wait = delay(failures, jitter)
@@ -279,6 +283,8 @@ class Server:
                 self._sink.amend(amendment)
             case Closed(closing):
                 self._sink.closing(closing)
+            case Superseded(why):
+                self._fault = self._fault or ConfigError(why)
             case Finish(outcome) if not self._finished.done():
                 self._finished.set_result(outcome)
 

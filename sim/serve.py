@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from broker_server.plan import RunPlan
 from broker_server.records import Outcome
 from broker_server.results import RunRow, last_run
+from broker_server.rivals import make_sure_of_being_alone
 from broker_server.server import Server
 from broker_server.start import Start, load_start
 from broker_server.store import StudyStore
@@ -52,6 +53,7 @@ def serve_run(study: Study, run: str, directory: Path, around: Around, input_dim
     it is told to stop, the devices are told too. `input_dim` is the width of a record where that is known.
     """
     plan = run_plan(study, run, input_dim, around.wait_s)
+    _make_sure_of_being_alone(plan, around)
     make_directory(directory)
     write_atomically(directory / STUDY, dump(study).encode(), "study")
     with held(directory):
@@ -74,16 +76,17 @@ def resume_run(directory: Path, around: Around, run: str | None = None, input_di
         if not has_begun(directory):
             if run is None:
                 raise ConfigError(f"--run: {directory} does not say it: its server was stopped before the run began")
-            clear(directory)
-            return _begin(study, run_plan(study, run, None, around.wait_s), directory, around)
-        with StudyStore.open(directory, writable=True) as store:
             plan = run_plan(study, run, input_dim, around.wait_s)
             _make_sure_of_being_alone(plan, around)
+            clear(directory)
+            return _begin(study, plan, directory, around)
+        with StudyStore.open(directory, writable=True) as store:
             row = last_run(store)
             plan = _next_life(study, directory, store, row, run, input_dim, around.wait_s)
             if row.completed:
                 around.display.note(f"{directory} is complete: nothing is left to do")
                 return plan.input_dim or 0
+            _make_sure_of_being_alone(plan, around)
             store.rewind(row.run, plan.start.completed)
             store.begin_life(row.run, plan.name)
             journal = Journal(store, row.run, around.display)
@@ -91,6 +94,11 @@ def resume_run(directory: Path, around: Around, run: str | None = None, input_di
             journal.note(f"resumed: the run {f'goes on after round {done}' if done else 'begins anew'}")
             waited = row.seconds_wall or plan.start.seconds  # a server that was killed wrote down its rounds only
             return _carry_out(study, plan, directory, store, row.run, journal, around, waited)
+
+
+def _make_sure_of_being_alone(plan: RunPlan, around: Around) -> None:
+    """Raise `ConfigError`, before anything is written, if another server has this run's name on the broker."""
+    asyncio.run(make_sure_of_being_alone(plan, connector(around.broker), RealClock(), str(around.broker)))
 
 
 def _begin(study: Study, plan: RunPlan, directory: Path, around: Around) -> int:

@@ -1,0 +1,96 @@
+"""Another server of the same run name on the same broker: it is told apart from a dead one, and one of the two ends.
+
+All servers of a run's name write one retained topic and share one client id, so that two of them at once would throw
+each other off for ever. Whether a server that left an announcement behind is alive, no retained message can say: it is
+asked for a sign of life (`Probe`), which it gives by announcing its run anew. A dead one locks nobody out.
+
+A server that starts asks before anything else, and gives way to whoever answers. Two that began at one moment have both
+heard nobody; each finds the announcement of the other in place of its own when it is thrown off, and one gives way.
+"""
+
+from broker_server.plan import RunPlan
+from edge_client.clock import Clock, within
+from edge_client.errors import ConfigError, ConnectionLost, ProtocolError
+from edge_client.protocol import topics
+from edge_client.protocol.codec import decode, encode
+from edge_client.protocol.lives import Life, life_in
+from edge_client.protocol.messages import SERVER, Probe, RoundState
+from edge_client.transport.base import Connect, Settings, Transport
+
+ANSWER_S = 5.0
+"""How long a server that is alive may take to answer, however busy its machine."""
+
+
+def filters(run: str) -> tuple[str, str]:
+    """Return the topics on which servers of a run's name hear of each other."""
+    return topics.round_state(run), topics.down(run, SERVER, "probe")
+
+
+async def make_sure_of_being_alone(plan: RunPlan, connect: Connect, clock: Clock, where: str) -> None:
+    """Return if no server of this run's name is alive on the broker, `where` in words; raises `ConfigError` if one is.
+
+    Asks under a name of its own, so that nobody is thrown off for it.
+    """
+    search = _Search(plan)
+    try:
+        async with connect(Settings(f"{SERVER}-{plan.run}-{plan.incarnation}")) as transport:
+            await within(clock, ANSWER_S, search.run(transport))
+    except ConnectionLost:
+        return  # whoever begins now is told, and tries again
+    if search.found is not None:
+        raise ConfigError(gives_way(plan.run, search.found, f"on {where}"))
+
+
+def gives_way(run: str, other: RoundState, where: str) -> str:
+    """Say that another server has the run, and the mend."""
+    stands = "waits for devices" if other.state == "waiting" else f"is in round {other.round}"
+    return (
+        f"run {run!r}: another server coordinates it {where} and {stands}; give this one another --run, or stop the "
+        "other one first"
+    )
+
+
+class _Search:
+    """Listens for another server of a run's name. `found` is what it says."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        self._run, self._incarnation = plan.run, plan.incarnation
+        self._probe = encode(Probe(run=plan.name, device=SERVER, seq=0, instance=plan.incarnation))
+        self.found: RoundState | None = None
+
+    async def run(self, transport: Transport) -> None:
+        """Return when another server has shown itself, or when none can be there: one that is alive has its run's
+        state on the broker, which comes before our own question comes back."""
+        states, probes = filters(self._run)
+        await transport.subscribe(states, probes)
+        await transport.publish(probes, self._probe)
+        suspected = False
+        async for message in transport.messages():
+            transport.acknowledge(message)
+            if message.topic == states:
+                if (state := self._of_another(message.payload)) is not None and not message.retained:
+                    self.found = state
+                    return
+                suspected |= state is not None
+            elif message.payload == self._probe and not suspected:
+                return
+
+    def _of_another(self, payload: bytes) -> RoundState | None:
+        """Return a state of a run under way, unless it is of this one in an earlier life, which is over."""
+        try:
+            state = decode(payload, RoundState)
+        except ProtocolError:
+            return None
+        life = life_in(state.run, self._run)
+        return None if life is None or life.incarnation == self._incarnation or state.state == "ended" else state
+
+
+def yields(plan: RunPlan, round: int, other: RoundState) -> bool:
+    """Whether a server that has come to `round` has to give way to what another announces: to a later life of its own
+    run, to a run that is further, and of two that have come as far to the one of the smaller incarnation."""
+    ours, theirs = Life(plan.incarnation, plan.life), life_in(other.run, plan.run)
+    if theirs is None or other.state == "ended":
+        return False
+    if theirs.incarnation == ours.incarnation:
+        return theirs.goes_on_from(ours)
+    return (-other.round, theirs.incarnation) < (-round, ours.incarnation)

@@ -1,0 +1,197 @@
+"""Two servers of one run name on one broker: one goes on, the other ends with one line; a dead one stops nobody."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from brokers import RunningBroker
+from device.in_memory import PLAN, Federation
+from server.driver import NAME, RUN, Driver, Finish, RoundState, plan, told
+
+from broker_server.actions import Closed, Publish, Superseded
+from broker_server.plan import RunPlan
+from broker_server.rivals import make_sure_of_being_alone
+from broker_server.server import Server
+from edge_client.clock import RealClock
+from edge_client.device import live
+from edge_client.errors import ConfigError
+from edge_client.offload import into
+from edge_client.protocol import topics
+from edge_client.protocol.codec import encode
+from edge_client.protocol.messages import SERVER, Probe
+from edge_client.transport.base import Settings
+from edge_client.transport.endpoint import endpoint
+from edge_client.transport.mqtt import connector
+
+OTHER = f"{RUN}.00000001"
+"""A smaller incarnation than the driver's."""
+
+
+def state(run: str, round: int, kind: str = "open") -> RoundState:
+    return RoundState(run=run, round=round, device=SERVER, seq=3, state=kind)  # type: ignore[arg-type]
+
+
+def hear(run: Driver, message: RoundState | Probe, now: float = 5.0) -> list:
+    where = topics.round_state(RUN) if isinstance(message, RoundState) else topics.down(RUN, SERVER, "probe")
+    return run.send(where, message, now)
+
+
+# ---- the rule ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("other", "yields"),
+    [
+        (state(OTHER, 2), True),  # it is further
+        (state(OTHER, 0, "waiting"), False),
+        (state(OTHER, 1), True),  # as far, and of the smaller incarnation
+        (state(f"{RUN}.ffffffff", 1), False),
+        (state(OTHER, 9, "ended"), False),  # it is over
+        (state(f"{NAME}.1", 0, "waiting"), True),  # a later life of our own run
+        (state("else.00000001", 9), False),
+        (state(RUN, 9), False),
+    ],
+    ids=lambda value: f"{value.run} {value.state} {value.round}" if isinstance(value, RoundState) else "",
+)
+def test_who_gives_way(other: RoundState, yields: bool) -> None:
+    run = Driver()
+    run.start("a", "b")
+    answer = hear(run, other)
+    assert [isinstance(action, Superseded) for action in answer].count(True) == yields
+    assert (run.coordinator.outcome is not None) == yields
+
+
+def test_of_any_two_exactly_one_gives_way() -> None:
+    names = (NAME, OTHER, f"{NAME}.1")
+    for ours in names:
+        for theirs in (name for name in names if name != ours):
+            for rounds in ((0, 0), (1, 0), (0, 1)):
+                ends = []
+                for mine, other, (here, there) in ((ours, theirs, rounds), (theirs, ours, rounds[::-1])):
+                    _, incarnation, *life = mine.split(".")
+                    run = Driver(plan(incarnation=incarnation, life=int(life[0]) if life else 0, devices=1,
+                                      minimum_devices=1))  # fmt: skip
+                    if here:
+                        run.send(topics.join(RUN, "a"), encode_join(run), 1.0)
+                    hear(run, state(other, there, "open" if there else "waiting"))
+                    ends.append(run.coordinator.outcome is not None)
+                assert sorted(ends) == [False, True], (ours, theirs, rounds)
+
+
+def encode_join(run: Driver) -> bytes:
+    from edge_client.protocol.messages import Join
+
+    return encode(Join(**run.head("a", run=RUN), instance="00000000", samples=10, input_dim=5))
+
+
+def test_who_gives_way_leaves_the_others_topics_alone_and_tells_its_own_devices() -> None:
+    run = Driver()
+    run.start("a", "b")
+    answer = hear(run, state(OTHER, 7))
+    (end,) = [action for action in answer if isinstance(action, Publish)]
+    assert told([end], RoundState)[0].state == "ended" and not end.retain
+    (why,) = [action.why for action in answer if isinstance(action, Superseded)]
+    assert why == (
+        "run 'hand': another server coordinates it on this broker and is in round 7; give this one another --run, or "
+        "stop the other one first"
+    )
+    assert [type(action) for action in run.coordinator.closing()] == [Closed]
+    assert next(action for action in answer if isinstance(action, Finish)).outcome.reason == why
+
+
+def test_who_is_asked_gives_a_sign_of_life_and_takes_its_own_words_for_nobody_elses() -> None:
+    run = Driver()
+    run.start("a", "b")
+    probe = Probe(run=OTHER, device=SERVER, seq=0, instance="00000001")
+    assert [(s.run, s.state) for s in told(hear(run, probe), RoundState)] == [(NAME, "open")]
+    own = Probe(run=NAME, device=SERVER, seq=0, instance="5f0c21aa")
+    assert hear(run, own) == [] and hear(run, state(NAME, 1)) == []
+    assert not run.coordinator.counts
+
+
+def test_bytes_that_no_server_sent_are_foreign() -> None:
+    run = Driver()
+    for topic in (topics.round_state(RUN), topics.down(RUN, SERVER, "probe")):
+        assert run.send(topic, b"\xc1", 1.0) == []
+    assert run.coordinator.counts == {"foreign": 2}
+
+
+# ---- servers that run ----------------------------------------------------------------------------------------------
+
+
+def rival(federation: Federation, **fields: object) -> Server:
+    other = replace(federation.plan, **{"incarnation": "00000001"} | fields)  # type: ignore[arg-type]
+    return Server(other, federation.method, federation.broker.connect, federation.clock, federation.told,
+                  into(federation.pool))  # fmt: skip
+
+
+async def test_a_server_that_takes_another_ones_place_unheard_gives_it_back() -> None:
+    """It did not ask first, or was not heard: the broker has both throw each other off. The one that is further goes on
+    to its end, and nobody loses anything."""
+    federation = Federation(replace(PLAN, rounds=60))
+    errors: list[BaseException] = []
+
+    async def intrude() -> None:
+        while not federation.told.records:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        try:
+            await rival(federation).serve()
+        except ConfigError as error:
+            errors.append(error)
+
+    outcome, states = await federation.run(also=intrude())
+    assert outcome.completed and outcome.rounds == 60 and states.keys() == set("abcd")
+    assert all(record.accepted == tuple("abcd") for record in federation.told.records)
+    assert "another server coordinates it" in str(errors[0])
+
+
+async def test_of_two_that_begin_at_one_moment_one_gives_way() -> None:
+    federation = Federation()
+    servers = [federation.server, rival(federation)]
+    serving = [asyncio.ensure_future(server.serve()) for server in servers]
+    async with asyncio.timeout(15):
+        await asyncio.wait(serving, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.done() for task in serving] == [True, False]  # the smaller incarnation goes on
+        with pytest.raises(ConfigError, match="another server coordinates it on this broker and waits for devices"):
+            await serving[0]
+        await asyncio.gather(*(live(federation.device(name)) for name in "abcd"))
+        outcome = await serving[1]
+    assert outcome.completed
+
+
+@pytest.mark.parametrize("left", ["open", "ended", None])
+async def test_what_a_dead_server_left_behind_locks_nobody_out(
+    broker: RunningBroker, left: str | None, monkeypatch
+) -> None:
+    monkeypatch.setattr("broker_server.rivals.ANSWER_S", 0.5)
+    connect = connector(endpoint(broker.url))
+    if left is not None:
+        async with connect(Settings("grave")) as transport:
+            await transport.publish(topics.round_state("tiny"), encode(state("tiny.00000001", 3, left)), retain=True)
+    await make_sure_of_being_alone(PLAN, connect, RealClock(), "x")
+
+
+async def test_a_server_that_is_alive_is_found(broker: RunningBroker) -> None:
+    connect, told = connector(endpoint(broker.url)), Federation().told
+    first = Server(PLAN, Federation().method, connect, RealClock(), told, into(Federation().pool))
+    serving = asyncio.ensure_future(first.serve())
+    try:
+        await first.listening.wait()
+        second: RunPlan = replace(PLAN, incarnation="00000001")
+        for _ in range(2):
+            with pytest.raises(
+                ConfigError, match=r"run 'tiny': another server .* on mqtt://here and waits for devices;"
+            ):
+                await make_sure_of_being_alone(second, connect, RealClock(), "mqtt://here")
+        assert not any("next try" in note for note in told.notes)  # it has lost no connection over this
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def test_a_run_goes_on_where_its_server_died_without_asking_the_dead(broker: RunningBroker) -> None:
+    connect = connector(endpoint(broker.url))
+    async with connect(Settings("grave")) as transport:
+        await transport.publish(topics.round_state("tiny"), encode(state(PLAN.name, 3)), retain=True)
+    async with asyncio.timeout(4):  # less than it would wait for an answer
+        await make_sure_of_being_alone(replace(PLAN, life=1), connect, RealClock(), "x")
