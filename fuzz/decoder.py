@@ -3,14 +3,15 @@
     python -m fuzz.decoder [--count 1000000] [--seed 1]    mutates valid inputs; repeats exactly with its seed
     python -m fuzz.decoder --atheris [CORPUS ...]          the same targets under coverage (pip install atheris)
 
-Of a hundred inputs, about 60 go to the decoder and a coordinator in the middle of a run (20 of them as uploads whose
-envelope is valid and whose body is not), 20 to a device's mailbox, 15 to the broker's parser and core, the rest to the
-readers of checkpoints and CSV files. Says how far memory grew after the first tenth.
+Of a hundred inputs, about 60 go to the decoder and a coordinator in the middle of a run, which keeps its study (20
+of them as uploads whose envelope is valid and whose body is not), 20 to a device's mailbox, 15 to the broker's parser
+and core, the rest to the readers of checkpoints and CSV files. Says how far memory grew after the first tenth.
 """
 
 import argparse
 import random
 import resource
+import shutil
 import sys
 import tempfile
 import time
@@ -25,7 +26,9 @@ from broker_server.broker.core import Broker
 from broker_server.broker.encode import encode as encode_packet
 from broker_server.broker.parse import PacketParser
 from broker_server.checkpoint import load_checkpoint, save_checkpoint
+from broker_server.results import balance, curve, events, fates, last_run
 from broker_server.start import Start, load_start, save_start
+from broker_server.store import StudyStore
 from edge_client.checkpoint import Checkpoint, load, save
 from edge_client.csv_records import Columns, load_csv
 from edge_client.errors import ConfigError, EnvironmentFault, ProtocolError
@@ -66,10 +69,32 @@ class Targets:
             name: (scratch / name).read_bytes() for name in ("device.npz", "rounds/00003.safetensors", "model",
                                                              "records.csv")
         }  # fmt: skip
-        self.renew()
+        self._begin()
 
     def renew(self) -> None:
-        self.federation, self.post, self.broker, self._connection = Federation(), Post(), Broker(), 0
+        """Begin anew with all that remembers what it was given."""
+        self.close()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.federation = Federation(self._scratch / "study")
+        self.post, self.broker, self._connection = Post(), Broker(), 0
+
+    def _next_run(self) -> None:
+        """Go on with another run where a hostile input has ended one, as it may: all devices can leave."""
+        self.close()
+        self.federation = Federation(self._scratch / "study")
+
+    def close(self) -> None:
+        """End the run and clear its study away; what it has written down must be readable."""
+        self.outcomes["rounds"] += self.federation.rounds
+        self.federation.close()
+        with StudyStore.open(self._scratch / "study") as store:
+            run = last_run(store).run
+            self.outcomes["evaluations kept"] += len(curve(store, run))
+            for query in (balance, events, fates):
+                query(store, run)
+        shutil.rmtree(self._scratch / "study")
 
     # ---- one input each ------------------------------------------------------------------------------------------
 
@@ -83,7 +108,7 @@ class Targets:
         self.federation.send(topic, data)
         if self.federation.over:
             self.outcomes["runs ended"] += 1
-            self.federation = Federation()
+            self._next_run()
 
     def body(self, device: str, data: bytes) -> None:
         try:
@@ -179,19 +204,18 @@ def campaign(count: int, seed: int, say: Callable[[str], None] = print) -> tuple
         targets = Targets(Path(scratch))
         settled = grown = 0.0
         for number in range(count):
-            if number % RENEWED_EVERY == 0:
+            if number and number % RENEWED_EVERY == 0:
                 targets.renew()
             try:
                 targets.step(chance)
             except Exception:
                 say(f"input {number} of seed {seed} raised; repeat with --seed {seed} --count {number + 1}")
                 raise
-            targets.outcomes["rounds"] += targets.federation.rounds
-            targets.federation.rounds = 0
             if number == count // 10:
                 settled = resident_mb()
             elif number > count // 10 and number % 1000 == 999:
                 grown = max(grown, resident_mb() - settled)
+        targets.close()
     say(f"{count} inputs, {time.monotonic() - began:.0f} s; memory grew by {grown:.1f} MB over {settled:.0f} MB")
     say("  " + ", ".join(f"{times} {what}" for what, times in sorted(targets.outcomes.items())))
     return targets.outcomes, grown

@@ -3,15 +3,17 @@
 import random
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import numpy as np
 
-from broker_server.actions import Accepted, Aggregate
+from broker_server.actions import Accepted, Action, Aggregate, Amend, Closed, Note, Observe, Record
 from broker_server.clustering import ClusteringSpec
 from broker_server.coordinator import Coordinator
 from broker_server.methods.base import Aggregate as Aggregated
 from broker_server.methods.gca import GcaServer
 from broker_server.plan import RunPlan
+from broker_server.store import StudyStore
 from edge_client.errors import ConfigError, ProtocolError
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.mailbox import Mailbox
@@ -42,18 +44,25 @@ HYPER = Hyperparameters(hidden=(4,), latent_dim=LATENT, upload_fraction=0.5)
 CODES = {"latents": np.arange(10, dtype=np.float32).reshape(5, 2)}
 BROADCAST = {"centroids": np.zeros((2, 2), np.float32), "support": np.ones(2, np.float32)}
 ROUNDS = 2**31
+FACTS = 1000
+"""Facts that the store commits together."""
 
 
 class Federation:
-    """Three devices in an endless run; `now` goes on with every message."""
+    """Three devices in an endless run; `now` goes on with every message. What the server would write down goes into a
+    study in `folder`, which must not be there yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         # No limit to rubbish, so that all of it is read.
         self.plan = RunPlan(run=RUN, incarnation="5f0c21aa", method="gca", seed=7, rounds=ROUNDS, hyper=HYPER,
                             devices=3, minimum_devices=1, patience_s=30.0, chunk_size=64, rubbish_limit=10**9,
                             message_limit=10**9)  # fmt: skip
         method = GcaServer(LATENT, HYPER.upload_fraction, ClusteringSpec("kmeans", 2), 7)
         self.coordinator = Coordinator(self.plan, method)
+        folder.mkdir()
+        self.store = StudyStore.create(folder)
+        self.store.group = FACTS
+        self._run = self.store.begin_run(self.plan, len(NAMES), "fuzz")
         self.now, self._seq = 0.0, count()
         self.accepted: dict[tuple[int, str], int] = {}
         self.rounds = 0
@@ -82,6 +91,26 @@ class Federation:
                     assert set(action.uploads) <= set(NAMES)
                     self.rounds += 1
                     actions = self.coordinator.aggregated(Aggregated(BROADCAST), self.now)
+                else:
+                    self._write_down(action)
+
+    def _write_down(self, action: Action) -> None:
+        match action:
+            case Record(record):
+                self.store.record_round(self._run, record)
+            case Amend(amendment):
+                self.store.amend_round(self._run, amendment)
+            case Observe(telemetry):
+                self.store.record_telemetry(self._run, telemetry, self.now)
+            case Note(text):
+                self.store.note(self._run, self.round, None, "note", text)
+
+    def close(self) -> None:
+        """End the run, with what is left to be written down of it."""
+        for action in (*self.coordinator.fail("the campaign is over", self.now), *self.coordinator.closing()):
+            if isinstance(action, Closed):
+                self.store.record_closing(self._run, action.closing)
+        self.store.close()
 
     @property
     def over(self) -> bool:
