@@ -33,6 +33,13 @@ class Calls:
         enough = wanted if plan.over_selection > 1 else None
         return Collection(round, cohort, asked, now, audience, left_out, enough)
 
+    def are_for(self, collection: Collection | None, join: Join) -> bool:
+        """Whether the open round is one for the process that asks. (It may hear of the round before it is welcome, as
+        the first welcome may have been lost.)"""
+        if collection is None or not collection.is_open:
+            return False
+        return collection.audience.get(join.device) == join.instance
+
     def started_anew(self, collection: Collection, join: Join) -> list[Action]:
         """Ask a process that comes after another of its device for what the round asked that one for, if it is still to
         come. One that asks what became of an upload goes on from what the one before it kept; any other begins with a

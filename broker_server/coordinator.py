@@ -223,19 +223,13 @@ class Coordinator:
             answer += self._calls.started_anew(self.collection, join)
         self._calls.back(self.collection, join.device)
         told = self._standing(join)
-        answer.append(self._herald.welcome(join, self._last_round_of(join), told))
+        past = self._round - 1 if self._calls.are_for(self.collection, join) else self._round
+        answer.append(self._herald.welcome(join, past, told))
         if told.state in ("follows", "partial"):
             self._conduct.long_answer(join.device)
         if told.state == "follows" and (earlier := self._past.round(join.round)) is not None:
             answer += self._herald.catch_up(join.device, earlier, slowest(join.down_rate))
         return answer + self.tick(now)
-
-    def _last_round_of(self, join: Join) -> int:
-        """The last round that a device need not think of: the open one counts only if its process was not asked. (One
-        that was may hear of it before it is welcome, as the first welcome may have been lost.)"""
-        collection = self.collection
-        asked = collection is not None and collection.is_open and collection.audience.get(join.device) == join.instance
-        return self._round - 1 if asked else self._round
 
     def _standing(self, join: Join) -> Standing:
         """What the server can say about what a device awaits."""

@@ -168,7 +168,6 @@ async def test_a_machine_that_lost_power_is_back_in_seconds(broker, tmp_path: Pa
                 await new.says(": completed")  # and goes on unharmed
 
 
-async def test_the_second_device_of_a_name_is_refused_and_the_first_unharmed(broker, tmp_path: Path, records) -> None:
 async def test_a_lone_device_that_is_killed_and_keeps_nothing_goes_on_with_a_new_model(
     broker, tmp_path: Path, records
 ) -> None:
@@ -186,6 +185,7 @@ async def test_a_lone_device_that_is_killed_and_keeps_nothing_goes_on_with_a_new
     assert told.endswith(": pi-a was started anew and kept nothing: it is asked again, and its model is a new one")
 
 
+async def test_the_second_device_of_a_name_is_refused_and_the_first_unharmed(broker, tmp_path: Path, records) -> None:
     async with server(broker, tmp_path / "study") as serving, device(broker, "pi-a", records[0]) as first:
         await serving.says("have 1, need 2")
         async with device(broker, "pi-a", records[2]) as second:
@@ -217,6 +217,47 @@ async def test_a_device_of_another_width_is_told_so(broker, tmp_path: Path, reco
             assert "7 features" in refused.lines[-1] and "5" in refused.lines[-1]
         async with device(broker, "pi-b", records[1]) as other:
             assert [await p.ended() for p in (serving, one, other)] == [0, 0, 0]
+
+
+async def test_devices_of_another_width_than_was_declared_are_told_so_although_they_come_first(
+    broker, tmp_path: Path, records
+) -> None:
+    odd = tmp_path / "odd.npz"
+    np.savez(odd, samples=np.zeros((60, 7)))
+    async with server(broker, tmp_path / "study", "--features", "5") as serving:
+        async with device(broker, "pi-odd", odd) as refused:
+            assert await refused.ended() == 2
+        why = (
+            "its records have 7 features, those of this run 5 (as its server was told): preprocess them alike, or start"
+        )
+        assert f"device pi-odd: the server refuses it (unfit): {why}" in refused.lines[-1]
+        await serving.says(f"pi-odd is refused: {why}")
+        async with device(broker, "pi-a", records[0]) as one, device(broker, "pi-b", records[1]) as other:
+            assert [await p.ended() for p in (serving, one, other)] == [0, 0, 0], serving.lines
+
+
+async def test_a_second_server_of_the_same_run_ends_and_the_first_is_unharmed(broker, tmp_path: Path, records) -> None:
+    async with server(broker, tmp_path / "study", "--rounds", "30") as first:
+        await first.says("have 0, need 2")
+        async with device(broker, "pi-a", records[0]) as one, device(broker, "pi-b", records[1]) as other:
+            async with server(broker, tmp_path / "second") as second:
+                assert await second.ended() == 2
+                assert second.lines[-1].startswith(
+                    f"error: run 'shelf': another server coordinates it on {broker.url} and "
+                )
+                assert second.lines[-1].endswith("; give this one another --run, or stop the other one first")
+            assert [await p.ended() for p in (first, one, other)] == [0, 0, 0], first.lines
+    assert not (tmp_path / "second").exists() and not any("next try" in line for line in first.lines)
+
+
+async def test_what_a_killed_server_left_on_the_broker_stops_no_other_run(broker, tmp_path: Path, records) -> None:
+    async with server(broker, tmp_path / "first") as first:
+        await first.says("have 0, need 2")
+        first.process.kill()
+        await first.ended()
+    async with server(broker, tmp_path / "second") as second:
+        async with device(broker, "pi-a", records[0]) as one, device(broker, "pi-b", records[1]) as other:
+            assert [await p.ended() for p in (second, one, other)] == [0, 0, 0], second.lines
 
 
 async def test_a_broker_restart_in_the_middle_of_a_run(broker, tmp_path: Path, records) -> None:
