@@ -30,8 +30,8 @@ from broker_server.store import StudyStore
 from edge_client.transport.base import Settings, Transport
 from sim.config import Study
 from sim.data.partition import device_name
-from sim.emulation.federation import Federation
 from sim.emulation.journal import Journal
+from sim.emulation.runs import Federation
 from sim.emulation.workload import Shard
 from sim.fleet.federation import run
 from sim.fleet.loop import VirtualLoop

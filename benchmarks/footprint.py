@@ -15,8 +15,9 @@ from pathlib import Path
 from broker_server.store import StudyStore
 from sim.config import load_study
 from sim.data import load
-from sim.emulation.federation import Federation, run
+from sim.emulation.federation import run
 from sim.emulation.journal import Journal
+from sim.emulation.runs import Federation
 from sim.emulation.workload import write_shards
 from sim.progress import Quiet
 from sim.run_plan import run_plan

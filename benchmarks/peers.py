@@ -13,9 +13,9 @@ Evaluation is on the same 13,376 records, ours with AUROC and average precision 
 judge the global model once a round, its default; "gca" does the same. pfl-research's judge theirs before and after
 training, its default; "gca, judging twice" does the same, and is what pfl-research is measured against.
 
-"whole process" is from start to exit, imports included, of programs whose bytecode is kept, as Python does; "rounds alone" is each system's own loop. The systems take
-turns, and the best of each counts. Trust the ratios of one run, on a machine that does nothing else: we fill its cores,
-Flower waits much of its time and hardly notices a third party.
+"whole process" is from start to exit, imports included, of programs whose bytecode is kept, as Python does; "rounds
+alone" is each system's own loop. The systems take turns, and the best of each counts. Trust the ratios of one run, on a
+machine that does nothing else: we fill its cores, Flower waits much of its time and hardly notices a third party.
 
 The peers are installed, once, from PyPI in the versions that the extra `peers` of pyproject.toml names, each into an
 environment of its own: FOLDER/flower and FOLDER/pfl.

@@ -40,7 +40,8 @@ from edge_client.protocol.messages import Telemetry
 from edge_client.records import Records
 from edge_client.seeds import digest, stream
 from edge_client.session import Session
-from edge_client.transport.mqtt import Endpoint, connector
+from edge_client.transport.endpoint import Endpoint
+from edge_client.transport.mqtt import connector
 from sim.fleet.synthetic import SyntheticWork
 
 RUN, SEED, WIDTH, RECORDS = "scale", 7, 14, 50

@@ -5,10 +5,10 @@
 C devices, each with its own records, autoencoder d_x-256-64-16-64-256-d_x and Adam, minibatch 50. "eager" is what
 examples of federated learning run: an nn.Module and a torch.optim.Adam per client, one client after another, in one
 thread. The others run this project's trainers, one call for the five epochs of a local phase; "two threads" shares
-the devices between two threads, those that a fleet trains in. Blocks of fifty devices go through all variants in turn, so that what
-the machine does meanwhile falls on all of them; medians are over the blocks. Time in which a thread was ready while
-another program had its core is taken off (Linux tells; "busy" says how much it was), waiting for the interpreter
-lock is not. Trust ratios, not microseconds.
+the devices between two threads, those that a fleet trains in. Blocks of fifty devices go through all variants in turn,
+so that what the machine does meanwhile falls on all of them; medians are over the blocks. Time in which a thread was
+ready while another program had its core is taken off (Linux tells; "busy" says how much it was), waiting for the
+interpreter lock is not. Trust ratios, not microseconds.
 
 GFLOP/s are those of a reconstruction step; "sgemm" is the faster of what numpy and torch reach here on one thread for
 a 1000 x 1000 product.

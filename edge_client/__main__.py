@@ -173,7 +173,8 @@ def _run(arguments: argparse.Namespace) -> None:
     from edge_client.session import Session
     from edge_client.silence import tell_of_silence
     from edge_client.stopping import until_told_to_stop
-    from edge_client.transport.mqtt import connector, endpoint
+    from edge_client.transport.endpoint import endpoint
+    from edge_client.transport.mqtt import connector
 
     for option, value in (("--run", arguments.run), ("--id", arguments.id)):
         try:

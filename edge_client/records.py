@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.errors import ConfigError, EnvironmentFault
+from edge_client.model.scoring import Labels
 from edge_client.words import counted
 
 Floats = NDArray[np.float32]
@@ -22,7 +23,7 @@ class Records:
 
     samples: Floats
     test: Floats | None = None
-    labels: NDArray[np.int8] | None = None
+    labels: Labels | None = None
 
 
 def load_records(path: Path, test_path: Path | None = None) -> Records:
@@ -47,7 +48,7 @@ def load_records(path: Path, test_path: Path | None = None) -> Records:
         raise ConfigError(
             f"{where}: 'test' has {counted(test.shape[1], 'feature')}, 'samples' of {path} has {samples.shape[1]}"
         )
-    return Records(samples, test, labels.astype(np.int8))
+    return Records(samples, test, labels.astype(np.bool_))
 
 
 def _read(path: Path) -> dict[str, NDArray[np.generic]]:

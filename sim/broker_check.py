@@ -9,7 +9,8 @@ from typing import Literal
 
 from edge_client.errors import ConnectionLost, EnvironmentFault, GcaError
 from edge_client.transport.base import Connect, Incoming, Settings, Transport
-from edge_client.transport.mqtt import Endpoint, connector
+from edge_client.transport.endpoint import Endpoint
+from edge_client.transport.mqtt import connector
 from sim.doctor import Finding
 
 NEEDS_MESSAGE = 65_536 + 1_024

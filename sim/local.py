@@ -28,9 +28,9 @@ from edge_client.model.trainer import ModelState
 from edge_client.protocol.messages import Evaluation, Phase, Telemetry
 from edge_client.records import Records, load_records
 from sim.devices import POOLED, device_boards
-from sim.emulation.federation import Federation, Finished
 from sim.emulation.journal import Journal
 from sim.emulation.models import save_model, state_sha256
+from sim.emulation.runs import Federation, Finished
 from sim.emulation.states import load_state, save_state
 from sim.fleet.compute import cores
 from sim.torch_thread import torch_in_one_thread

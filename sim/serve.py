@@ -21,7 +21,8 @@ from edge_client.clock import RealClock
 from edge_client.errors import ConfigError, GcaError, in_words
 from edge_client.offload import into
 from edge_client.stopping import until_told_to_stop
-from edge_client.transport.mqtt import Endpoint, connector
+from edge_client.transport.endpoint import Endpoint
+from edge_client.transport.mqtt import connector
 from sim.config import Study, dump
 from sim.emulation.journal import Display, Journal
 from sim.emulation.resume import clear, has_begun, held

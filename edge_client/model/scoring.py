@@ -69,6 +69,6 @@ def _checked(scores: FloatArray, labels: Labels) -> tuple[NDArray[np.float64], N
         raise ConfigError(f"scoring: needs one label per score, got shapes {scores.shape} and {labels.shape}")
     if np.isnan(scores).any():
         raise ConfigError("scoring: a score is NaN; use the trainer's score, which gives infinity on overflow")
-    if not ((labels == 0) | (labels == 1)).all():
+    if labels.dtype != np.bool_ and not ((labels == 0) | (labels == 1)).all():
         raise ConfigError("scoring: labels must be 0 (normal) or 1 (anomaly)")
-    return scores.astype(np.float64), labels.astype(np.bool_)
+    return scores.astype(np.float64), labels.astype(np.bool_, copy=False)

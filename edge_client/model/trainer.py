@@ -7,7 +7,7 @@ thread, equal arguments give equal bits.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -25,6 +25,14 @@ from edge_client.model.autoencoder import (
     initial_parameters,
     reconstruct,
 )
+
+
+@lru_cache(maxsize=8)
+def _zeros(length: int, dtype: str) -> FloatArray:
+    """Return moments before a first step, which nobody can write to."""
+    zeros: FloatArray = np.zeros(length, dtype)
+    zeros.flags.writeable = False
+    return zeros
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +53,8 @@ class ModelState:
     @classmethod
     def fresh(cls, parameters: FloatArray) -> "ModelState":
         """Return an untrained state: these parameters, and Adam before its first step."""
-        return cls(parameters, np.zeros_like(parameters), np.zeros_like(parameters))
+        zeros = _zeros(len(parameters), parameters.dtype.char)
+        return cls(parameters, zeros, zeros)
 
     def with_fresh_optimizer(self) -> "ModelState":
         """Return this model with Adam before its first step; `epochs` goes on."""

@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
 def _examine(arguments: argparse.Namespace) -> list["Finding"]:
     import asyncio
 
-    from edge_client.transport.mqtt import endpoint
+    from edge_client.transport.endpoint import endpoint
     from sim.broker_check import examine_broker
 
     where = endpoint(

@@ -76,10 +76,10 @@ def server(
 
     from edge_client.errors import ConfigError
     from edge_client.protocol.messages import SERVER
-    from edge_client.transport.mqtt import endpoint
+    from edge_client.transport.endpoint import endpoint
+    from sim.broker_check import require_broker
     from sim.config import load_study
     from sim.data import load
-    from sim.broker_check import require_broker
     from sim.progress import progress
     from sim.run_plan import run_plan, server_method
     from sim.serve import Around, resume_run, serve_run

@@ -91,8 +91,6 @@ def simulate(
 
     from rich.console import Console
 
-    from edge_client.transport.mqtt import endpoint
-    from sim.broker_check import require_broker
     from sim.emulation.study import resume_study, run_study
     from sim.progress import progress
     from sim.studies import new_directory
@@ -100,6 +98,9 @@ def simulate(
 
     real = None
     if study.broker != "embedded":
+        from edge_client.transport.endpoint import endpoint
+        from sim.broker_check import require_broker
+
         password = os.environ.get("GCA_PASSWORD")
         real = endpoint(study.broker, username=username, password=password, ca_file=ca_file, cert_file=cert,
                         key_file=key)  # fmt: skip

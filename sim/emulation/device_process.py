@@ -23,7 +23,8 @@ from edge_client.protocol.messages import Telemetry
 from edge_client.records import load_records
 from edge_client.seeds import stream
 from edge_client.session import Session
-from edge_client.transport.mqtt import Endpoint, connector
+from edge_client.transport.endpoint import Endpoint
+from edge_client.transport.mqtt import connector
 from sim.emulation.child import begin, die_with_parent
 from sim.emulation.dropout import silences
 from sim.emulation.models import save_model

@@ -1,9 +1,9 @@
-"""`gca simulate` in real time: spawn, connect, run, write down, clean up."""
+"""A federation of processes, in real time: spawn, connect, run, write down, clean up."""
 
 import asyncio
 import json
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -11,14 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from broker_server.plan import RunPlan
-from broker_server.records import Outcome
 from broker_server.server import Server
 from edge_client.clock import RealClock
 from edge_client.errors import GcaError, in_words
 from edge_client.offload import into
-from edge_client.transport.mqtt import Endpoint, connector, endpoint
-from sim.config import Study
+from edge_client.transport.endpoint import Endpoint, endpoint
+from edge_client.transport.mqtt import connector
 from sim.devices import device_boards, device_links, name_of
 from sim.emulation.device_process import DeviceSpec
 from sim.emulation.device_process import main as device_main
@@ -39,42 +37,16 @@ from sim.emulation.pipe import (
     NetworkUp,
 )
 from sim.emulation.processes import Child, fork_server, stop
+from sim.emulation.runs import FAREWELL_S, Federation, Finished
 from sim.emulation.workload import Shard
-from sim.fleet.recording import Recording
 from sim.links.profiles import chunk_size, downlink, keepalive, uplink
 from sim.run_plan import server_method
 from sim.torch_thread import torch_in_one_thread
 
 T = TypeVar("T")
 
-FAREWELL_S = 10.0
-"""How long the devices of an ended run may take to write their models."""
 SWEEP_S = 2.0
 """How long a stopped server may take to leave nothing behind on the broker."""
-
-
-@dataclass(frozen=True)
-class Federation:
-    """One run of a study in real time, written to `directory`. `broker` is a real one, None for our own. `order` is
-    the order in which the devices are started. A plan that starts after some round finds the devices' states there.
-    `recording` is what training is written to, or taken from where it is complete."""
-
-    study: Study
-    plan: RunPlan
-    shards: tuple[Shard, ...]
-    test: Path
-    directory: Path
-    broker: Endpoint | None = None
-    order: Sequence[int] | None = None
-    recording: Recording | None = None
-
-
-@dataclass(frozen=True)
-class Finished:
-    """How a run ended, and the hash of what it learned: None when a device has written no model."""
-
-    outcome: Outcome
-    state_sha256: str | None
 
 
 async def run(federation: Federation, journal: Journal) -> Finished:

@@ -18,14 +18,14 @@ from edge_client.errors import ConfigError, GcaError, in_words
 from edge_client.model.choice import dense_engine
 from edge_client.seeds import digest
 from edge_client.stopping import until_told_to_stop
-from edge_client.transport.mqtt import Endpoint
+from edge_client.transport.endpoint import Endpoint
 from sim import guarantee
 from sim.config import Study, dump
 from sim.data import Dataset, load
 from sim.devices import device_boards, device_links, device_names
 from sim.emulation import resume
-from sim.emulation.federation import Federation, Finished, run
 from sim.emulation.journal import Display, Journal
+from sim.emulation.runs import Federation, Finished
 from sim.emulation.states import Retention, drop_states
 from sim.emulation.workload import Shard, check_machine, write_shards
 from sim.fleet.federation import run as run_as_tasks
@@ -179,5 +179,8 @@ def _recording(
 async def _run(federation: Federation, journal: Journal) -> Finished:
     """Run as processes or as tasks, or without a network."""
     study = federation.study
-    chosen = run_alone if study.is_local else run_as_tasks if study.as_tasks else run
-    return await until_told_to_stop(chosen(federation, journal))
+    if study.is_local or study.as_tasks:
+        return await until_told_to_stop((run_alone if study.is_local else run_as_tasks)(federation, journal))
+    from sim.emulation.federation import run as run_as_processes
+
+    return await until_told_to_stop(run_as_processes(federation, journal))

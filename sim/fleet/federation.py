@@ -32,9 +32,9 @@ from edge_client.seeds import digest, stream
 from edge_client.session import Session
 from sim.devices import device_boards, device_links, in_short
 from sim.emulation.dropout import silences
-from sim.emulation.federation import FAREWELL_S, Federation, Finished
 from sim.emulation.journal import Journal
 from sim.emulation.models import save_model, state_sha256
+from sim.emulation.runs import FAREWELL_S, Federation, Finished
 from sim.emulation.states import load_state, save_state
 from sim.emulation.workload import Shard
 from sim.fleet.calibration import measured_speed

@@ -15,7 +15,8 @@ from broker_server.broker.access import hash_password, verify_password
 from broker_server.broker.password_file import read_users
 from edge_client.errors import EnvironmentFault
 from edge_client.transport.base import Settings
-from edge_client.transport.mqtt import connector, endpoint
+from edge_client.transport.endpoint import endpoint
+from edge_client.transport.mqtt import connector
 
 Add = Callable[[str, str], None]
 

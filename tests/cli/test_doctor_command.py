@@ -14,7 +14,8 @@ from broker_server.broker.limits import Limits
 from edge_client.errors import EnvironmentFault
 from edge_client.protocol.chunks import MAX_CHUNK
 from edge_client.transport.base import Settings
-from edge_client.transport.mqtt import connector, endpoint
+from edge_client.transport.endpoint import endpoint
+from edge_client.transport.mqtt import connector
 from sim import doctor
 from sim.broker_check import AWAY, NEEDS_MESSAGE, examine_broker, require_broker
 from sim.doctor import Finding

@@ -7,7 +7,7 @@ import pytest
 
 from broker_server.store import StudyStore
 from edge_client.errors import ConfigError
-from edge_client.transport.mqtt import endpoint
+from edge_client.transport.endpoint import endpoint
 from sim.cli.app import run
 from sim.config import dump, load_study
 from sim.progress import Quiet

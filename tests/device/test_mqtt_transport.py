@@ -17,7 +17,8 @@ from broker_server.broker.tcp import TcpBroker
 from edge_client.clock import RealClock
 from edge_client.errors import ConfigError, ConnectionLost, EnvironmentFault, GcaError
 from edge_client.transport.base import Connect, Incoming, Settings, Transport, Will
-from edge_client.transport.mqtt import Endpoint, connector, endpoint
+from edge_client.transport.endpoint import Endpoint, endpoint
+from edge_client.transport.mqtt import connector
 from sim.links.profiles import LinkProfile
 from sim.links.proxy import ShapingProxy
 

@@ -19,7 +19,8 @@ from edge_client.protocol import topics
 from edge_client.protocol.codec import encode
 from edge_client.protocol.messages import SERVER, RoundState
 from edge_client.transport.base import Settings
-from edge_client.transport.mqtt import connector, endpoint
+from edge_client.transport.endpoint import endpoint
+from edge_client.transport.mqtt import connector
 
 TWO = ("demo", "--devices", "2", "--rounds", "3", "--set", "training.upload_fraction=0.5")
 

@@ -20,7 +20,8 @@ from edge_client.protocol.chunks import Reassembly
 from edge_client.protocol.codec import MAX_BODY, decode, decode_arrays
 from edge_client.protocol.messages import Chunk
 from edge_client.transport.base import Settings
-from edge_client.transport.mqtt import connector, endpoint
+from edge_client.transport.endpoint import endpoint
+from edge_client.transport.mqtt import connector
 from sim.config import load_study
 
 LONG = ("--rounds", "5000")

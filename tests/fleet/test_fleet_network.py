@@ -13,7 +13,8 @@ from broker_server.broker.tcp import TcpBroker
 from edge_client.clock import RealClock
 from edge_client.errors import ConnectionLost
 from edge_client.transport.base import Connect, Incoming, Settings, Transport, Will
-from edge_client.transport.mqtt import Endpoint, connector
+from edge_client.transport.endpoint import Endpoint
+from edge_client.transport.mqtt import connector
 from sim.fleet.loop import Blocked
 from sim.fleet.network import Network
 from sim.links.profiles import LinkProfile, parse_link

@@ -16,8 +16,8 @@ from study_rows import rows
 from edge_client.errors import ConfigError, GcaError
 from sim.config import Study, load_study
 from sim.emulation import study as running
-from sim.emulation.federation import Federation, Finished
 from sim.emulation.journal import Journal
+from sim.emulation.runs import Federation, Finished
 from sim.emulation.study import run_study
 from sim.emulation.workload import TASK_BYTES, check_machine, demands
 from sim.fleet.federation import run

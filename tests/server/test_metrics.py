@@ -20,7 +20,8 @@ from broker_server.server import Server
 from edge_client.errors import EnvironmentFault
 from edge_client.offload import into
 from edge_client.transport.base import Settings
-from edge_client.transport.mqtt import connector, endpoint
+from edge_client.transport.endpoint import endpoint
+from edge_client.transport.mqtt import connector
 from sim.metrics import Metrics, served
 
 Figures = dict[tuple[str, frozenset[str]], float]

@@ -8,7 +8,8 @@ from pathlib import Path
 from brokers import RunningBroker, open_broker
 
 from edge_client.transport.base import Connect
-from edge_client.transport.mqtt import connector, endpoint
+from edge_client.transport.endpoint import endpoint
+from edge_client.transport.mqtt import connector
 from sim.certificates import Authority
 
 NAMES = ("server", "a", "b", "mallory")

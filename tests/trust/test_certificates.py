@@ -14,7 +14,8 @@ from trust.credentials import make_certificates
 from broker_server.broker.tls import common_name, server_context
 from edge_client.errors import ConfigError, ConnectionLost, EnvironmentFault, GcaError
 from edge_client.transport.base import Settings
-from edge_client.transport.mqtt import Endpoint, connector, endpoint
+from edge_client.transport.endpoint import Endpoint, endpoint
+from edge_client.transport.mqtt import connector
 from sim.certificates import Authority
 
 

@@ -29,7 +29,8 @@ from edge_client.protocol.messages import SERVER, Chunk, Join, Presence, RoundSt
 from edge_client.seeds import stream
 from edge_client.session import Session
 from edge_client.transport.base import Connect, Incoming, Settings
-from edge_client.transport.mqtt import connector, endpoint
+from edge_client.transport.endpoint import endpoint
+from edge_client.transport.mqtt import connector
 
 RUN = replace(PLAN, devices=2, minimum_devices=2, patience_s=30.0, rubbish_limit=10**6)
 """What a device says too much in its own name excludes it; that is `test_rubbish.py`'s matter."""

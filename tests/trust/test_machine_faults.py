@@ -27,7 +27,8 @@ from edge_client.protocol.messages import SERVER, Standing, Welcome
 from edge_client.records import Records
 from edge_client.scaler import Scaler
 from edge_client.transport.base import Settings, Will
-from edge_client.transport.mqtt import Endpoint, _certificate, connector, endpoint
+from edge_client.transport.endpoint import Endpoint, endpoint
+from edge_client.transport.mqtt import _certificate, connector
 
 ROOT = Path(__file__).parents[2]
 OF_DAY = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "today"), ("datetime", "utcnow"),
