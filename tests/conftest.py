@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 from brokers import broker, broker_kind
+from hypothesis import settings
 
 __all__ = ["broker", "broker_kind"]
 
+
+# The gate draws the same examples every time, so that it says something about the change that it judges. To look for
+# new ones: HYPOTHESIS_PROFILE=search.
+settings.register_profile("gate", derandomize=True)
+settings.register_profile("search", derandomize=False, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 # A shell lets what it starts in the background ignore Ctrl-C, and children inherit that: those of the tests must not.
 signal.signal(signal.SIGINT, signal.default_int_handler)
