@@ -5,8 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from broker_server.collection import over
 from broker_server.herald import Herald
 from broker_server.ledger import Ledger
+from broker_server.past import Past
 from broker_server.plan import RunPlan
 from edge_client.protocol.codec import decode
 from edge_client.protocol.lives import MAX_LIFE
@@ -19,7 +21,7 @@ LONGEST = "m" * 55  # with the incarnation 64, the longest legal name
 
 def herald(run: str, life: int = 0) -> Herald:
     """A server late in its life: its messages carry numbers of the longest kind."""
-    made = Herald(RunPlan(run, "5f0c21aa", "gca", 100, rounds=2**32, life=life), Ledger())
+    made = Herald(RunPlan(run, "5f0c21aa", "gca", 100, rounds=2**32, life=life), Ledger(), Past(latest_only=True))
     made._seq = 2**32 - 5
     return made
 
@@ -36,7 +38,7 @@ def test_every_state_stays_under_200_bytes(run: str, life: int) -> None:
     said = [
         one.state("waiting", 0, ()),
         one.state("open", last, (), cohort=Cohort(b"\xff" * 8), deadline_s=86_399.9),
-        one.close(last, (), (), arrays)[0],
+        one.close(over(last, ()), (), (), arrays)[0],
         one.state("ended", last, (), reason="ü€𝄞" * 100),
     ]
     for message in said:

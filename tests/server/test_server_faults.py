@@ -133,7 +133,7 @@ async def test_the_clock_runs_until_the_last_goodbye() -> None:
     offload = slow.offload
 
     async def align_slowly(function, *args, **kwargs):
-        if function.__name__ == "after_broadcast":
+        if function.__name__ == "take_in":
             await federation.clock.sleep(0.3 * SPEED)
         return await offload(function, *args, **kwargs)
 

@@ -262,7 +262,7 @@ def honest() -> dict[str, bytes]:
 
 
 EXCLUDED = {"noise": "more than 100 messages of no use", "noise on every topic": "more than 100 messages of no use",
-            "reports": "more than 100 messages of no use", "joins": "more than 1000 messages"}  # fmt: skip
+            "reports": "more than 100 messages of no use", "joins": "more than 1,000 messages"}  # fmt: skip
 REFUSED = {"a wrong shape": "must be float32 (L, 3)", "too many codes": "21 codes where 1 to 20 belong", "NaN": "NaN",
            "norms": "where 1e+06 is the limit", "no arrays": "not a valid"}  # fmt: skip
 
