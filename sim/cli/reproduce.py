@@ -14,6 +14,7 @@ def reproduce(
     seeds: Annotated[str, typer.Option(help="seeds, the paper's are 100,200,300")] = "100,200,300",
     rounds: Annotated[int, typer.Option(help="rounds R, the paper's are 100")] = 100,
     datasets: Annotated[str, typer.Option(help="only these, such as academic,magic")] = "",
+    rows: Annotated[str, typer.Option(help="only these rows of the tables, such as gca,fedavg")] = "",
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="any key of every study, as training.optimizer=reset")
     ] = None,
@@ -44,8 +45,9 @@ def reproduce(
     from sim.words import names, whole_numbers
 
     protocol = Protocol(
-        whole_numbers(seeds, "--seeds"), rounds, names(datasets), dict(parse_override(one) for one in set_ or ())
-    )
+        whole_numbers(seeds, "--seeds"), rounds, names(datasets), dict(parse_override(one) for one in set_ or ()),
+        names(rows),
+    )  # fmt: skip
     chosen = tables_named(tables)
     figures = wanted(chosen, protocol)
     console = Console()

@@ -21,7 +21,8 @@ class Taken:
     it fell; `early`: no centroid had been used by then.
 
     With an accuracy, `final` is the last evaluation, with its `auroc` and `average_precision`; `at_round_end` the best
-    of the round ends, the instants at which all methods can be compared; `anywhere` the best of the whole curve.
+    of the round ends, the instants at which all methods can be compared; `anywhere` the best of the whole curve;
+    `locally` the best of the ends of local training, where models are then exchanged for their mean.
     """
 
     value: float
@@ -31,6 +32,7 @@ class Taken:
     final: float | None = None
     at_round_end: float | None = None
     anywhere: float | None = None
+    locally: float | None = None
     auroc: float | None = None
     average_precision: float | None = None
 
@@ -47,11 +49,13 @@ def take(directory: Path, measure: Measure) -> Taken:
         looked_at = _alignments_of_one_device(store, run.run) if one_device else judged(points, run.method)
         chosen, ends, best = results.peak(looked_at), results.peak(results.by_round(points)), results.peak(points)
         assert chosen and ends and best, "every device of a reproduction has the test set"
-        last = points[-1]
+        last, local = points[-1], results.peak(results.by_round([one for one in points if one.phase == "recon"]))
+        shared = any(one.phase == "global" for one in points)
         return Taken(
             _percent(chosen), f"r{chosen.round}/{chosen.phase}{chosen.epoch}", run.seconds_wall or 0.0,
             early=run.method == "gca" and chosen.round == 1 and chosen.phase == "recon",
-            final=_percent(last), at_round_end=_percent(ends), anywhere=_percent(best), auroc=last.auroc,
+            final=_percent(last), at_round_end=_percent(ends), anywhere=_percent(best),
+            locally=_percent(local) if local and shared else None, auroc=last.auroc,
             average_precision=last.average_precision,
         )  # fmt: skip
 

@@ -21,12 +21,14 @@ SETTING: Mapping[str, object] = {"evaluation.every": "epoch", "link": "none", "i
 
 @dataclass(frozen=True)
 class Protocol:
-    """How much of the paper's protocol to run; `chosen` overrides keys of every study."""
+    """How much of the paper's protocol to run; `chosen` overrides keys of every study, and of the tables only these
+    `datasets` and `rows` are wanted (none named: all)."""
 
     seeds: tuple[int, ...] = SEEDS
     rounds: int = ROUNDS
     datasets: tuple[str, ...] = ()
     chosen: Mapping[str, object] | None = None
+    rows: tuple[str, ...] = ()
 
     @property
     def cut(self) -> str:
@@ -43,14 +45,18 @@ class Protocol:
 def wanted(tables: Sequence[str], protocol: Protocol) -> dict[Figure, tuple[Cell, ...]]:
     """Return the figures of these tables, each with one cell per seed. Raises ConfigError for what is unknown."""
     published = [figure for table in tables for figure in figures(table)]
-    known = dict.fromkeys(figure.dataset for figure in published)
-    for name in protocol.datasets:
-        if name not in known:
-            raise ConfigError(f"--datasets {name}: not in {', '.join(tables)}; there are {', '.join(known)}")
+    for option, named, known in (
+        ("--datasets", protocol.datasets, dict.fromkeys(figure.dataset for figure in published)),
+        ("--rows", protocol.rows, dict.fromkeys(figure.label for figure in published)),
+    ):
+        for name in named:
+            if name not in known:
+                raise ConfigError(f"{option} {name}: not in {', '.join(tables)}; there are {', '.join(known)}")
     return {
         figure: tuple(_cell(figure, seed, protocol) for seed in protocol.seeds)
         for figure in published
-        if not protocol.datasets or figure.dataset in protocol.datasets
+        if (not protocol.datasets or figure.dataset in protocol.datasets)
+        and (not protocol.rows or figure.label in protocol.rows)
     }
 
 
