@@ -43,10 +43,15 @@ class Calls:
     def started_anew(self, collection: Collection, join: Join) -> list[Action]:
         """Ask a process that comes after another of its device for what the round asked that one for, if it is still to
         come. One that asks what became of an upload goes on from what the one before it kept; any other begins with a
-        new model, which the study is told."""
+        new model, which the study is told. One that takes no part hears the round's broadcast if the one before it
+        would have."""
         device = join.device
-        asked = collection.instances.get(device)
-        if asked is None or asked == join.instance:
+        if device not in collection.instances:
+            idle = not takes_part(collection.cohort, self._plan.seed, collection.round, device)
+            if idle and device in collection.audience:
+                collection.audience[device] = join.instance
+            return []
+        if collection.instances[device] == join.instance:
             return []
         goes_on = join.awaits == "acceptance"
         if not collection.is_open or (device in collection.accepted and not goes_on):

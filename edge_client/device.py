@@ -97,6 +97,8 @@ async def live(device: Device) -> ModelState:
                 await work.judge_last(notes)
                 await work.keep(last)
                 await device.report(work.telemetry(notes))
+            if opening.reason == COMPLETED and last == work.welcome.round:
+                await _come_late(work, last)
         except Exception as error:
             await session.leave("failed", in_words(error))
             raise
@@ -115,6 +117,13 @@ async def _finish(work: "_Work", round: int) -> None:
     await work.judge_last(notes)
     await work.keep(round)
     await work.device.report(work.telemetry(notes))
+
+
+async def _come_late(work: "_Work", last: int) -> None:
+    """Fetch the model that the run has ended with, where it is for all and no round has opened since this process
+    joined."""
+    if work.method.hears_all_broadcasts and work.holds < last:
+        await _catch_up(work, _Round(last + 1))
 
 
 async def _round(work: "_Work", notes: "_Round", taking_part: bool, delivered: bool = False) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from chaos.faults import GENTLE, HARSH, Fault, gentle, schedule, setting
+from chaos.faults import GENTLE, HARSH, Fault, Setting, gentle, schedule, setting
 from chaos.run import Ended, judged, play, told, undisturbed
 
 from broker_server.herald import Herald
@@ -91,3 +91,17 @@ def test_a_device_that_comes_back_after_the_end_ends_too() -> None:
     ended: Ended = play(of, (Fault("partition", 2.3, "a", 250.0),))
     assert ended.terminal == "completed" and not ended.flaws
     assert all("a" not in accepted for accepted in ended.accepted[1:])
+
+
+@pytest.mark.parametrize("method", ["gca", "fedavg"])
+def test_a_device_that_is_dead_for_a_while_at_whatever_moment_has_the_model_that_it_would_have(method: str) -> None:
+    """Half of the devices take part in a round. With FedAvg all hear each aggregate, the last one too."""
+    of = Setting(method, 4, 0.5, 1)  # type: ignore[arg-type]
+    model = undisturbed(of)
+    for tenth in range(25, int(model.took_s * 10) - 4, 3):
+        for seconds in (
+            one for one in (0.4, 3.1) if tenth / 10 + one < model.took_s - 1.5
+        ):  # while the server is there
+            ended = play(of, (Fault("kill with state", tenth / 10, "a", seconds),))
+            assert (ended.terminal, ended.accepted, ended.flaws) == ("completed", model.accepted, ())
+            assert ended.state == model.state, f"a was dead from {tenth / 10} s on, for {seconds} s"
