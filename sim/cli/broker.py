@@ -52,8 +52,9 @@ def broker(
     from broker_server.broker.mosquitto import acl_patterns, check_tls, mosquitto_conf
 
     if print_mosquitto_conf:
-        files = {"tls_cert": tls_cert, "tls_key": tls_key, "client_ca": client_ca, "password_file": password_file}
-        print(mosquitto_conf(port, host=host, acl_file=acl_file, **files), end="")
+        conf = mosquitto_conf(port, host=host, acl_file=acl_file, tls_cert=tls_cert, tls_key=tls_key,
+                              client_ca=client_ca, password_file=password_file)  # fmt: skip
+        print(conf, end="")
     elif print_acl:
         print(acl_patterns(), end="")
     elif add_user is not None:

@@ -49,7 +49,7 @@ class Dataset:
     @property
     def input_dim(self) -> int:
         """d_x, the width of a record."""
-        return self.train.shape[1]
+        return int(self.train.shape[1])
 
 
 def load(

@@ -75,7 +75,7 @@ def quotas(n: int, devices: int, minimum: int) -> Counts:
     if devices < 1:
         raise ConfigError(f"devices is {devices}; a partition needs at least 1")
     tail = TAIL_RATIO ** -np.linspace(0.0, 1.0, devices) if devices > 1 else np.ones(1)
-    sizes = np.floor(n * tail / tail.sum() + 1e-9).astype(np.int64)  # 9.999... is ten
+    sizes: Counts = np.floor(n * tail / tail.sum() + 1e-9).astype(np.int64)  # 9.999... is ten
     smallest = int(sizes[-1])
     if smallest < max(minimum, 1):
         raise ConfigError(
@@ -114,7 +114,7 @@ def hand_out(groups: Counts, likes: NDArray[np.float64], sizes: Counts) -> Count
 def apportion(n: int, weights: NDArray[np.float64]) -> Counts:
     """Return whole numbers in proportion to `weights` that sum to n, by largest remainders; ties to the first."""
     exact = n * weights / weights.sum()
-    whole = np.floor(exact).astype(np.int64)
+    whole: Counts = np.floor(exact).astype(np.int64)
     by_remainder = np.argsort(whole - exact, kind="stable")
     whole[by_remainder[: n - int(whole.sum())]] += 1
     return whole
@@ -129,7 +129,8 @@ def pooled(flat: Descriptors, image: tuple[int, int, int]) -> Descriptors:
     channels, height, width = image
     cells = flat.reshape(-1, channels, height, width)
     rows, columns = _cells(height), _cells(width)
-    return np.einsum("ih,nchw,jw->ncij", rows, cells, columns, optimize=True).reshape(len(flat), -1)
+    averaged: Descriptors = np.einsum("ih,nchw,jw->ncij", rows, cells, columns, optimize=True)
+    return averaged.reshape(len(flat), -1)
 
 
 def _cells(length: int) -> NDArray[np.float32]:

@@ -49,8 +49,8 @@ def write(studies: Sequence[Exported], where: str) -> list[str]:
         told = [f"{where}: {one.name}, run {_write(client, experiment, one)}" for one in studies]
         return [*told, f"look at it: mlflow ui --backend-store-uri {address(where)}"] if local else told
     except (MlflowException, OSError) as error:
-        told = " ".join(str(error).split())[:300]
-        raise EnvironmentFault(f"{where}: {told}; give a folder that can be written, or a server's address") from None
+        reason = " ".join(str(error).split())[:300]
+        raise EnvironmentFault(f"{where}: {reason}; give a folder that can be written, or a server's address") from None
 
 
 def address(where: str) -> str:

@@ -96,10 +96,11 @@ def settings(study: ReportStudy) -> dict[str, str]:
 
 def totals(one: Costs) -> dict[str, float]:
     """Return what a study reached and cost, without what is not known."""
-    values = {
-        "peak_accuracy": one.peak and one.peak.point.accuracy, "final_accuracy": one.final and one.final.point.accuracy,
+    values: dict[str, float | None] = {
+        "peak_accuracy": one.peak.point.accuracy if one.peak else None,
+        "final_accuracy": one.final.point.accuracy if one.final else None,
         "total_payload_bytes": one.payload, "total_message_bytes": one.message, "total_wire_bytes": one.wire,
-        "total_seconds": one.seconds, "total_joules": one.energy and one.energy.total,
+        "total_seconds": one.seconds, "total_joules": one.energy.total if one.energy else None,
     }  # fmt: skip
     return {name: float(value) for name, value in values.items() if value is not None and isfinite(value)}
 

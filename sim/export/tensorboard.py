@@ -3,7 +3,7 @@
 A point's time is the run's beginning and its own clock: "relative" in TensorBoard shows seconds on the link.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edge_client.errors import EnvironmentFault
@@ -38,6 +38,6 @@ def write(studies: Sequence[Exported], folder: str) -> list[str]:
     return [*map(str, places), f"look at it: tensorboard --logdir {folder}"]
 
 
-def _table(settings: dict[str, str]) -> str:
+def _table(settings: Mapping[str, str]) -> str:
     """Return Markdown, which TensorBoard shows as a table."""
     return "\n".join(["| key | value |", "|---|---|", *(f"| {key} | {value} |" for key, value in settings.items())])

@@ -85,12 +85,12 @@ class _Job(Generic[R]):
         self._crew = crew
 
     def __await__(self) -> Generator[None, None, R]:
+        yield from ()  # makes this a generator
         future = self.future or self._crew.begin(self)
         try:
             return future.result()
         finally:
             self._crew.taken()
-        yield  # never reached; makes this a generator
 
 
 class Inline:
@@ -112,5 +112,5 @@ class _Inline(Generic[R]):
         self._work = work
 
     def __await__(self) -> Generator[None, None, R]:
+        yield from ()  # makes this a generator
         return self._work()
-        yield  # never reached; makes this a generator

@@ -6,13 +6,13 @@ arithmetic; on any other loop it takes as long as with processes.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,8 @@ from sim.links.proxy import LinkCounters
 from sim.run_plan import server_method
 from sim.torch_thread import torch_in_one_thread
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 TURN_S = 5e-3
@@ -118,12 +120,16 @@ class _Fleet:
                 "reproducible"
             )
         clock = VirtualClock(loop)
-        crew, apart = Inline(clock) if self._work.is_light else Crew(self._threads, clock), Crew(1, clock)
+        crew, one_apart = Inline(clock) if self._work.is_light else Crew(self._threads, clock), Crew(1, clock)
+
+        def aggregating(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+            return no_sooner(clock, TURN_S, one_apart.offload(function, *args, **kwargs))
+
         try:
-            return await self._run(clock, crew.offload, lambda job: no_sooner(clock, TURN_S, apart.offload(job)))
+            return await self._run(clock, crew.offload, aggregating)
         finally:
             crew.close()
-            apart.close()
+            one_apart.close()
 
     async def _run(self, clock: Clock, training: Offload, aggregating: Offload) -> Finished:
         federation, journal = self._federation, self._journal
@@ -171,8 +177,9 @@ class _Fleet:
         every = federation.study.checkpoints if work.is_done_here else None
         kept = load_state(federation.directory, done, name) if done else None
         instance = f"{digest(federation.plan.seed, 'instance', 0, name, size=4):08x}"
-        who = Identity(federation.plan.run, name, instance, *records.samples.shape, uplink(profile).sustained or 0.0,
-                       downlink(profile).sustained or 0.0, keepalive(profile, chunk), chunk)  # fmt: skip
+        who = Identity(federation.plan.run, name, instance, len(records.samples), records.samples.shape[1],
+                       uplink(profile).sustained or 0.0, downlink(profile).sustained or 0.0,
+                       keepalive(profile, chunk), chunk)  # fmt: skip
         session = Session(who, self._network.behind(name), clock, stream(federation.plan.seed, "backoff", 0, name),
                           lambda text: self._journal.note(f"{name}: {text}"), kept.seq if kept else 0)  # fmt: skip
 

@@ -161,9 +161,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     # ---- threads ------------------------------------------------------------------------------------------------
 
-    def run_in_executor(  # type: ignore[override]
-        self, executor: Executor | None, func: Callable[..., Any], *args: Any
-    ) -> "asyncio.Future[Any]":
+    def run_in_executor(self, executor: Executor | None, func: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":
         """Run a function in a thread; the clock waits for it unless the returned future is cancelled."""
         future = super().run_in_executor(executor, func, *args)
         self._abroad += 1

@@ -94,7 +94,9 @@ class Network:
 
     # ---- connections --------------------------------------------------------------------------------------------
 
-    def _open(self, settings: Settings, up: Lane | Wire, down: Lane | Wire, shared: "set[_Peer]") -> MemoryTransport:
+    def _open(
+        self, settings: Settings, up: Lane | Wire, down: Lane | Wire, shared: "dict[_Peer, None]"
+    ) -> MemoryTransport:
         peer = _Peer(self, next(self._numbers), up, down)
 
         def gone() -> None:
@@ -189,8 +191,8 @@ class Network:
         held, peer.held = peer.held or deque(), None
         while held and peer.held is None:
             self.arrived(peer, *held.popleft())
-        if peer.held is not None:
-            peer.held.extendleft(reversed(held))
+        if held:
+            peer.held = deque([*held, *(peer.held or ())])
 
 
 class _Link:

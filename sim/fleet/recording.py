@@ -119,8 +119,9 @@ class Recording:
         row = self._row("SELECT * FROM turns WHERE round = ? AND device = ?", round, device)
         if row is None:
             return None
-        *key, upload, judged, state_sha256 = row
-        return Turn(*key, None if upload is None else decode_arrays(upload), _evaluations(judged), state_sha256)
+        _, _, before, after, upload, judged, state_sha256 = row
+        arrays = None if upload is None else decode_arrays(upload)
+        return Turn(round, device, before, after, arrays, _evaluations(judged), state_sha256)
 
     def round(self, round: int) -> tuple[list[str], Aggregate] | None:
         """Return whose uploads were accepted in a round and what they gave; None if there was no such round."""

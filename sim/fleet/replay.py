@@ -23,6 +23,7 @@ from edge_client.methods.registry import method
 from edge_client.model.choice import trainer_for
 from edge_client.model.scoring import ranking
 from edge_client.model.trainer import ModelState, Trainer
+from edge_client.protocol import codec
 from edge_client.protocol.messages import Telemetry
 from sim.fleet.recording import Recording, Turn
 from sim.fleet.work import RealWork
@@ -89,7 +90,7 @@ class RecordedServer:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    def aggregate(self, round: int, uploads: Mapping[str, Upload], previous: Arrays | None) -> Aggregate:
+    def aggregate(self, round: int, uploads: Mapping[str, Upload], previous: codec.Arrays | None) -> Aggregate:
         given = self._real.aggregate(round, uploads, previous)
         self._recording.keep_round(round, sorted(uploads), given)
         return given
@@ -222,7 +223,7 @@ class ReplayedServer:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    def aggregate(self, round: int, uploads: Mapping[str, Upload], previous: Arrays | None) -> Aggregate:
+    def aggregate(self, round: int, uploads: Mapping[str, Upload], previous: codec.Arrays | None) -> Aggregate:
         accepted, given = self._recording.round(round) or ([], Aggregate({}))
         if late := [device for device in accepted if device not in uploads]:
             raise self._work.refuse(round, f"the uploads of {_named(late)} are not in time")

@@ -38,7 +38,7 @@ class SharedScores:
     def of(self, real: Trainer, parameters: FloatArray) -> FloatArray:
         """Return what `real.score` says of the test set, (M,) and read-only."""
         assert self.test is not None
-        model = memoryview(np.ascontiguousarray(parameters)).cast("B")  # compared to the bit
+        model = np.ascontiguousarray(parameters).data.cast("B")  # compared to the bit
         with self._lock:
             judgement = next((known for known in self._recent if known.model == model), None)
             if judgement is None:

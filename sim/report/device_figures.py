@@ -196,14 +196,14 @@ def codes(maps: Mapping[str, LatentMap]) -> Figure:
                                       {"field": "weight", "format": ".3f", "title": "weight"}]}},
         ],
     }  # fmt: skip
-    when = [Option(f"{word} the last alignment", {"$when": place})
+    moments = [Option(f"{word} the last alignment", {"$when": place})
             for place, word in enumerate(("after", "before")) if any(row["when"] == place for row in rows)]  # fmt: skip
     return Figure(
         "codes", "Codes and centroids",
         "Codes of each device's records, coloured by device; diamonds: the last broadcast's centroids, sized by "
         f"support. Principal axes of the codes after the last alignment, which hold {'; '.join(shares)} of their "
-        f"variance. {_ON_BEFORE[bool(some), len(when) > 1]}",
-        spec, rows, (*_choice(tuple(maps), domains), Choice("codes", tuple(when))), more={"marks": marks},
+        f"variance. {_ON_BEFORE[bool(some), len(moments) > 1]}",
+        spec, rows, (*_choice(tuple(maps), domains), Choice("codes", tuple(moments))), more={"marks": marks},
     )  # fmt: skip
 
 

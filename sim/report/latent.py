@@ -83,7 +83,9 @@ def latent_map(study: ReportStudy, last: Broadcast, before: Mapping[str, Floats]
     )  # fmt: skip
 
 
-def _codes(study: ReportStudy, models: Mapping[str, Floats | None], share: int) -> tuple[tuple[str, ...], Floats]:
+def _codes(
+    study: ReportStudy, models: Mapping[str, NDArray[np.generic] | None], share: int
+) -> tuple[tuple[str, ...], Floats]:
     """Return the device of each code, and the codes (N, d_z), of the first records of each device."""
     hyper = _hyperparameters(study)
     names: list[str] = []

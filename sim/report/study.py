@@ -188,7 +188,8 @@ def named(settings: Mapping[str, Any], key: str) -> tuple[str, ...]:
     """Return the names that a key of the configuration holds, one or a list of them."""
     value = settings.get(key)
     found = value if isinstance(value, list) else [value]
-    return tuple(found) if all(isinstance(one, str) for one in found) else ()
+    names = tuple(one for one in found if isinstance(one, str))
+    return names if len(names) == len(found) else ()
 
 
 def _known(lookup: Callable[[str], T], name: str) -> T | None:
