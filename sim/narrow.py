@@ -1,6 +1,6 @@
 """Tables on terminals too narrow for them: then each row is told in words, because a number that is cut off lies."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -22,12 +22,20 @@ def show(table: Table, console: Console) -> None:
     lines = [str(table.title)] if table.title else []
     heads = [str(column.header) for column in table.columns]
     for row in zip(*(column.cells for column in table.columns), strict=True):
-        told = [f"{head} {cell}".strip() for head, cell in zip(heads, row, strict=True) if str(cell)]
-        lines += _filled(told, console.width)
+        lines += _filled(_told(heads, list(map(str, row))), console.width)
     if table.caption:
         lines.append(str(table.caption))
     for line in lines:
         console.print(line, markup=False, highlight=False)
+
+
+def _told(heads: Sequence[str], row: Sequence[str]) -> list[str]:
+    """Return `column value` of every cell; words that end a row early, such as "not reached", are no column's value."""
+    given = [(head, cell) for head, cell in zip(heads, row, strict=True) if cell]
+    told = [f"{head} {cell}".strip() for head, cell in given]
+    if given and not row[-1] and given[-1][1][0].isalpha():
+        told[-1] = given[-1][1]
+    return told
 
 
 def _filled(parts: Iterable[str], width: int) -> Iterator[str]:
