@@ -4,17 +4,17 @@ Like `gca device` it needs nothing but the standard library to begin with: what 
 """
 
 import argparse
+import asyncio
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edge_client.arguments import Parser, add_credentials
+from edge_client.transport.endpoint import endpoint
 
-if TYPE_CHECKING:
-    from sim.doctor import Finding
-
+TO_CONNECT = ("msgspec", "aiomqtt", "paho-mqtt")
+"""What it takes to ask a broker."""
 EXAMPLE = """examples:
   gca doctor
   gca doctor --broker mqtt://192.168.1.10
@@ -40,28 +40,21 @@ def main(argv: Sequence[str]) -> int:
     from sim.doctor import Finding, examine_machine
 
     arguments = parser().parse_args(argv)
+    where = None if arguments.broker is None else endpoint(
+        arguments.broker, username=arguments.username, password=os.environ.get("GCA_PASSWORD"),
+        ca_file=arguments.ca_file, cert_file=arguments.cert, key_file=arguments.key,
+    )  # fmt: skip
     findings = examine_machine(arguments.data_dir)
-    if arguments.broker is not None:
-        if any(one.what in ("aiomqtt", "paho-mqtt") and one.state != "ok" for one in findings):
+    if where is not None:
+        if any(one.what in TO_CONNECT and one.state != "ok" for one in findings):
             findings.append(Finding("broker", "missing", "not looked at without the packages above"))
         else:
-            findings += _examine(arguments)
+            from sim.broker_check import examine_broker
+
+            findings += asyncio.run(examine_broker(where))
     if arguments.json:
         print(json.dumps([vars(finding) for finding in findings]))
     else:
         for finding in findings:
             print(f"{finding.state:<8} {finding.what:<17} {finding.detail}")
     return 3 if any(finding.state == "missing" for finding in findings) else 0
-
-
-def _examine(arguments: argparse.Namespace) -> list["Finding"]:
-    import asyncio
-
-    from edge_client.transport.endpoint import endpoint
-    from sim.broker_check import examine_broker
-
-    where = endpoint(
-        arguments.broker, username=arguments.username, password=os.environ.get("GCA_PASSWORD"),
-        ca_file=arguments.ca_file, cert_file=arguments.cert, key_file=arguments.key,
-    )  # fmt: skip
-    return asyncio.run(examine_broker(where))

@@ -53,6 +53,14 @@ def test_a_package_that_dies_of_an_illegal_instruction_is_reported(
     assert "SIGILL" in numpy["detail"] and "processor" in numpy["detail"]
 
 
+def test_a_broker_is_not_asked_without_what_that_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_package(tmp_path, monkeypatch, "msgspec", "raise ImportError('built for another Python')")
+    done = gca("doctor", "--json", "--broker", "mqtt://127.0.0.1:1")
+    found = findings(done.stdout)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert found["msgspec"]["state"] == "missing" and "without the packages above" in found["broker"]["detail"]
+
+
 def test_a_package_that_only_servers_need_may_be_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_package(tmp_path, monkeypatch, "torch", "raise ImportError('libgomp.so.1 is not there')")
     done = gca("doctor")
