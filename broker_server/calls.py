@@ -54,11 +54,12 @@ class Calls:
         if collection.instances[device] == join.instance:
             return []
         goes_on = join.awaits == "acceptance"
-        if not collection.is_open or (device in collection.accepted and not goes_on):
+        decided = device in collection.accepted or device in collection.rejected
+        if not collection.is_open or (decided and not goes_on):
             collection.give_up(device)  # there is nothing for it in this round
             return []
         collection.ask_again(device, join.instance)
-        if goes_on or device not in collection.outstanding:
+        if goes_on:
             return []
         return [Note(f"round {collection.round}: {device} was started anew and kept nothing: it is asked again, and "
                      "its model is a new one")]  # fmt: skip

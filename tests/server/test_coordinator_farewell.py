@@ -68,6 +68,17 @@ def test_a_device_cut_off_at_the_end_is_waited_for_no_longer_than_the_patience()
     assert run.coordinator.farewell_due(120.0) == pytest.approx(102 + 3 * 100 + 15)
 
 
+def test_who_missed_the_end_of_a_complete_run_is_named_among_the_remarks_on_its_last_round() -> None:
+    run = Driver(plan(rounds=1))
+    run.start("a", "b")
+    run.play(1, 2.0, "a", "b")
+    run.presence("b", 3.0, state="left")
+    assert notes(run.coordinator.no_goodbyes()) == ["round 1: the run is over, and no goodbye came from a"]
+    assert run.coordinator.outcome is not None and run.coordinator.outcome.completed
+    run.presence("a", 4.0, state="left")
+    assert run.coordinator.no_goodbyes() == []
+
+
 def test_a_run_that_failed_waits_for_nobody_who_is_not_there() -> None:
     run = Driver()
     run.start("a", "b")
