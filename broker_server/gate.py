@@ -55,6 +55,7 @@ class Gate:
 
     def __init__(self, plan: RunPlan, members: Members, ledger: Ledger, counts: Counter[str], conduct: Conduct) -> None:
         self._plan, self._members, self._ledger, self._counts, self._conduct = plan, members, ledger, counts, conduct
+        self._has_heard_itself = False
 
     def open(self, topic: str, payload: bytes) -> Letter | Flawed | Stranger | Rumour | None:
         """Return the message; None if it needs no answer."""
@@ -101,7 +102,8 @@ class Gate:
         self._conduct.useless(device, reason)
 
     def _of_a_server(self, address: Address, payload: bytes) -> Rumour | None:
-        """Return what is not our own, come back to us."""
+        """Return what is not our own, come back to us. What others have announced before that is no news: it may have
+        been waiting for the client id that we share with a server that is dead."""
         try:
             message = decode(payload, address.kind)
         except ProtocolError:
@@ -109,7 +111,10 @@ class Gate:
         if not isinstance(message, RoundState | Probe) or life_in(message.run, self._plan.run) is None:
             self._counts["foreign"] += 1
             return None
-        return None if message.run == self._plan.name else Rumour(message)
+        if message.run == self._plan.name:
+            self._has_heard_itself = True
+            return None
+        return Rumour(message) if self._has_heard_itself or isinstance(message, Probe) else None
 
     def _is_kin(self, message: Header) -> bool:
         """Whether its sender knows only the run's name yet, or an earlier life of this server."""

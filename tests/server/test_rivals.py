@@ -18,7 +18,7 @@ from edge_client.errors import ConfigError
 from edge_client.offload import into
 from edge_client.protocol import topics
 from edge_client.protocol.codec import encode
-from edge_client.protocol.messages import SERVER, Probe
+from edge_client.protocol.messages import SERVER, Join, Probe
 from edge_client.transport.base import Settings
 from edge_client.transport.endpoint import endpoint
 from edge_client.transport.mqtt import connector
@@ -32,6 +32,8 @@ def state(run: str, round: int, kind: str = "open") -> RoundState:
 
 
 def hear(run: Driver, message: RoundState | Probe, now: float = 5.0) -> list:
+    """Hear another server's message, after our own state has come back."""
+    run.send(topics.round_state(RUN), state(run.plan.name, 0), now)
     where = topics.round_state(RUN) if isinstance(message, RoundState) else topics.down(RUN, SERVER, "probe")
     return run.send(where, message, now)
 
@@ -61,6 +63,14 @@ def test_who_gives_way(other: RoundState, yields: bool) -> None:
     assert (run.coordinator.outcome is not None) == yields
 
 
+def test_what_waited_for_us_in_the_name_of_a_dead_server_is_no_reason_to_give_way() -> None:
+    """The broker keeps messages for a client id: those that the dead one had not acknowledged come to the next one."""
+    run = Driver()
+    run.announce(0.0)
+    assert run.send(topics.round_state(RUN), state(OTHER, 7), 1.0) == []
+    assert run.coordinator.outcome is None and not run.coordinator.counts
+
+
 def test_of_any_two_exactly_one_gives_way() -> None:
     names = (NAME, OTHER, f"{NAME}.1")
     for ours in names:
@@ -79,8 +89,6 @@ def test_of_any_two_exactly_one_gives_way() -> None:
 
 
 def encode_join(run: Driver) -> bytes:
-    from edge_client.protocol.messages import Join
-
     return encode(Join(**run.head("a", run=RUN), instance="00000000", samples=10, input_dim=5))
 
 
