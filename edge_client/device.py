@@ -105,8 +105,12 @@ async def live(device: Device) -> ModelState:
         except asyncio.CancelledError:  # by a person: a connection closed in order leaves no last will behind
             await session.leave("left", "stopped")
             raise
-        await session.leave("left")
-        await device.report(work.telemetry(_Round(last, outcome="idle", detail=opening.reason)))
+
+        async def report_end() -> None:
+            await device.report(work.telemetry(_Round(last, outcome="idle", detail=opening.reason)))
+
+        if not await session.leave("left", first=report_end):
+            await report_end()
         return work.state
 
 

@@ -5,7 +5,7 @@ Every call that takes a transport raises `ConnectionLost` when that breaks.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Literal
 
 from msgspec.structs import replace
@@ -81,13 +81,14 @@ class Outbox:
         await self._post(transport, topics.join(who.run, who.device), join, "control")
 
     async def announce(
-        self, transport: Transport, state: Literal["online", "left", "failed"], detail: str = ""
-    ) -> None:
-        """Show presence, or say goodbye."""
+        self, transport: Transport, state: Literal["online", "left", "failed"], detail: str = "",
+        first: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:  # fmt: skip
+        """Show presence, or say goodbye; what is to be said `first` may count this message among those sent."""
         who = self.who
         message = Presence(run=self._mail.life, device=who.device, seq=self.next_seq(), state=state,
                            instance=who.instance, detail=detail[:300])  # fmt: skip
-        await self._post(transport, topics.presence(who.run, who.device), message, "control", retain=True)
+        await self._post(transport, topics.presence(who.run, who.device), message, "control", retain=True, first=first)
 
     async def report(self, transport: Transport, part: Telemetry) -> None:
         """Send a part of a round's telemetry with QoS 0: it is about the run, not part of it."""
@@ -115,7 +116,10 @@ class Outbox:
                 task.cancel()
 
     async def _post(self, transport: Transport, topic: str, message: Header, kind: Kind, *, qos: int = 1,
-                    retain: bool = False, payload: int = 0) -> None:  # fmt: skip
+                    retain: bool = False, payload: int = 0,
+                    first: Callable[[], Awaitable[None]] | None = None) -> None:  # fmt: skip
         data = encode(message)
         self._mail.tally.count("up", kind, len(data), payload)
+        if first is not None:
+            await first()
         await transport.publish(topic, data, qos=qos, retain=retain)

@@ -127,16 +127,20 @@ class Session:
             if self._transport is not None:
                 await self._try(self.outbox.report(self._transport, part))
 
-    async def leave(self, state: Literal["left", "failed"], detail: str = "") -> None:
-        """Say goodbye, on the next connection if this one breaks, but do not wait for one too long."""
-        if self._kept:
-            await within(self._clock, GOODBYE_S, self._say_goodbye(state, detail))
+    async def leave(self, state: Literal["left", "failed"], detail: str = "",
+                    first: Callable[[], Awaitable[None]] | None = None) -> bool:  # fmt: skip
+        """Say goodbye, on the next connection if this one breaks, but do not wait for one too long; return whether it
+        was said. A server that hears it may leave at once, so what is still to reach it is said `first`, and can count
+        the goodbye already."""
+        return self._kept and await within(self._clock, GOODBYE_S, self._say_goodbye(state, detail, first))
 
-    async def _say_goodbye(self, state: Literal["left", "failed"], detail: str) -> None:
+    async def _say_goodbye(
+        self, state: Literal["left", "failed"], detail: str, first: Callable[[], Awaitable[None]] | None
+    ) -> None:
         while True:
             transport = await self._until(lambda: self._transport)
             try:
-                return await self.outbox.announce(transport, state, detail)
+                return await self.outbox.announce(transport, state, detail, first)
             except ConnectionLost:
                 await self._until(lambda broken=transport: self._transport is not broken)  # type: ignore[misc]
 
