@@ -9,6 +9,7 @@ import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -32,9 +33,12 @@ def training_threads(threads: int) -> ThreadPoolExecutor:
     if threads != cores() or not hasattr(os, "sched_setaffinity"):
         return ThreadPoolExecutor(threads, thread_name_prefix="training")
     free = iter(sorted(os.sched_getaffinity(0)))
-    return ThreadPoolExecutor(
-        threads, thread_name_prefix="training", initializer=lambda: os.sched_setaffinity(0, {next(free)})
-    )
+
+    def keep_to_a_core() -> None:
+        with suppress(OSError):  # it was taken away meanwhile: then wherever there is room
+            os.sched_setaffinity(0, {next(free)})
+
+    return ThreadPoolExecutor(threads, thread_name_prefix="training", initializer=keep_to_a_core)
 
 
 class Crew:
