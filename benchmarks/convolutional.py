@@ -22,7 +22,7 @@ import torch
 
 from edge_client.model.convolutional import ConvolutionalArchitecture, initial_parameters
 from edge_client.seeds import stream
-from sim.config import load_study
+from sim.config.study import load_study
 from sim.data import load, shares
 
 ARCHITECTURE = ConvolutionalArchitecture((1, 28, 28), (128, 128), 784)

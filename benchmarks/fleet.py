@@ -25,10 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from broker_server.records import RoundRecord
-from broker_server.store import StudyStore
+from broker_server.study.records import RoundRecord
+from broker_server.study.store import StudyStore
 from edge_client.transport.base import Settings, Transport
-from sim.config import Study
+from sim.config.run_plan import run_plan
+from sim.config.study import Study
 from sim.data.partition import device_name
 from sim.emulation.journal import Journal
 from sim.emulation.runs import Federation
@@ -38,8 +39,7 @@ from sim.fleet.loop import VirtualLoop
 from sim.fleet.memory import rare_collection
 from sim.fleet.network import Network
 from sim.links.profiles import link
-from sim.progress import Quiet
-from sim.run_plan import run_plan
+from sim.screen.progress import Quiet
 
 LINKS = ("nbiot-nb2-peak", "lte-m-hd-peak", "256kbit/1mbit/100ms", "2mbit/4mbit/20ms")
 RECORDS, WIDTH, TEST = 564, 14, 1000

@@ -12,15 +12,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from broker_server.store import StudyStore
-from sim.config import load_study
+from broker_server.study.store import StudyStore
+from sim.config.run_plan import run_plan
+from sim.config.study import load_study
 from sim.data import load
 from sim.emulation.federation import run
 from sim.emulation.journal import Journal
 from sim.emulation.runs import Federation
 from sim.emulation.workload import write_shards
-from sim.progress import Quiet
-from sim.run_plan import run_plan
+from sim.screen.progress import Quiet
 
 
 class Watch(Quiet):

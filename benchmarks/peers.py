@@ -40,7 +40,7 @@ import numpy as np
 
 from edge_client.model.autoencoder import Architecture, initial_parameters
 from edge_client.seeds import SHARED, stream
-from sim.config import load_study
+from sim.config.study import load_study
 from sim.data import load, shares
 from sim.fleet.compute import cores
 

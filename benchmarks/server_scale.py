@@ -29,17 +29,17 @@ from broker_server.broker.mosquitto import mosquitto_conf
 from broker_server.clustering import ClusteringSpec
 from broker_server.methods.gca import GcaServer
 from broker_server.plan import RunPlan
-from broker_server.records import RoundRecord
 from broker_server.server import Server
-from broker_server.start import Start
+from broker_server.study.records import RoundRecord
+from broker_server.study.start import Start
 from edge_client.clock import RealClock
+from edge_client.conversation.identity import Identity
+from edge_client.conversation.session import Session
+from edge_client.data.records import Records
 from edge_client.device import Device, live
 from edge_client.hyperparameters import Hyperparameters
-from edge_client.identity import Identity
 from edge_client.protocol.messages import Telemetry
-from edge_client.records import Records
 from edge_client.seeds import digest, stream
-from edge_client.session import Session
 from edge_client.transport.endpoint import Endpoint
 from edge_client.transport.mqtt import connector
 from sim.fleet.synthetic import SyntheticWork

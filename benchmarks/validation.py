@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from broker_server.store import StudyStore
-from sim.config import Study, load_study
+from broker_server.study.store import StudyStore
+from sim.config.hardware import OWN, hardwares
+from sim.config.study import Study, load_study
 from sim.emulation.study import run_study
-from sim.hardware import OWN, hardwares
-from sim.progress import Quiet
+from sim.screen.progress import Quiet
 
 LINKS = (
     "128kbit/256kbit/200ms", "192kbit/512kbit/150ms", "256kbit/512kbit/100ms", "512kbit/1mbit/80ms",

@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import ValidationError, convert
 
-from broker_server.start import Start
+from broker_server.study.start import Start
 from edge_client.errors import ConfigError
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.protocol.chunks import MAX_CHUNK

@@ -11,8 +11,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from broker_server import rivals
-from broker_server.actions import (
+from broker_server.methods.base import Aggregate as Aggregated
+from broker_server.methods.base import ServerMethod
+from broker_server.plan import RunPlan
+from broker_server.rounds import rivals
+from broker_server.rounds.actions import (
     Accepted,
     Action,
     Aggregate,
@@ -27,12 +30,9 @@ from broker_server.actions import (
     Record,
     Superseded,
 )
-from broker_server.coordinator import Coordinator
-from broker_server.methods.base import Aggregate as Aggregated
-from broker_server.methods.base import ServerMethod
-from broker_server.plan import RunPlan
-from broker_server.records import Amendment, Closing, Outcome, RoundRecord
-from broker_server.start import Start
+from broker_server.rounds.coordinator import Coordinator
+from broker_server.study.records import Amendment, Closing, Outcome, RoundRecord
+from broker_server.study.start import Start
 from edge_client.clock import Clock, within
 from edge_client.errors import ConfigError, ConnectionLost, GcaError, in_words
 from edge_client.protocol import topics

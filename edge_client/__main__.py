@@ -16,10 +16,10 @@ from edge_client.words import counted
 if TYPE_CHECKING:
     import numpy as np
 
-    from edge_client.csv_records import Columns
+    from edge_client.data.csv_records import Columns
+    from edge_client.data.records import Records
+    from edge_client.data.scaler import Scaler
     from edge_client.protocol.messages import Telemetry
-    from edge_client.records import Records
-    from edge_client.scaler import Scaler
 
 # Before numpy is imported: local training gains nothing from more BLAS threads, and results must not depend on them.
 for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -119,8 +119,8 @@ def _check(command: argparse.ArgumentParser, arguments: argparse.Namespace) -> N
 
 
 def _write_scaler(arguments: argparse.Namespace) -> None:
-    from edge_client.csv_records import load_csv
-    from edge_client.scaler import write_scaler
+    from edge_client.data.csv_records import load_csv
+    from edge_client.data.scaler import write_scaler
 
     _, scaler, told = load_csv(arguments.csv, _columns(arguments))
     write_scaler(arguments.write_scaler, scaler)
@@ -131,16 +131,16 @@ def _write_scaler(arguments: argparse.Namespace) -> None:
 
 
 def _columns(arguments: argparse.Namespace) -> "Columns":
-    from edge_client.csv_records import Columns
+    from edge_client.data.csv_records import Columns
 
     return Columns(arguments.label, "0" if arguments.normal is None else arguments.normal, tuple(arguments.drop or ()))
 
 
 def _records(arguments: argparse.Namespace) -> "tuple[Records, Scaler | None]":
     """Return this device's records and the scaler that it was given, saying what was made of a CSV file."""
-    from edge_client.csv_records import load_csv
-    from edge_client.records import load_records
-    from edge_client.scaler import read_scaler
+    from edge_client.data.csv_records import load_csv
+    from edge_client.data.records import load_records
+    from edge_client.data.scaler import read_scaler
 
     if arguments.csv is None:
         return load_records(arguments.data), None
@@ -163,15 +163,15 @@ def _run(arguments: argparse.Namespace) -> None:
     import msgspec
 
     from edge_client.clock import RealClock
+    from edge_client.conversation.identity import Identity
+    from edge_client.conversation.session import Session
+    from edge_client.conversation.silence import tell_of_silence
     from edge_client.device import Device, live
-    from edge_client.identity import Identity
     from edge_client.kept_state import kept_state, origin
     from edge_client.offload import into
     from edge_client.private_seeds import Secrets, read_secret
     from edge_client.protocol.messages import COMPLETED, SERVER, Name, Telemetry
     from edge_client.seeds import stream
-    from edge_client.session import Session
-    from edge_client.silence import tell_of_silence
     from edge_client.stopping import until_told_to_stop
     from edge_client.transport.endpoint import endpoint
     from edge_client.transport.mqtt import connector

@@ -17,6 +17,8 @@ from typing import Literal, ParamSpec, TypeVar
 from edge_client.checkpoint import Checkpoint
 from edge_client.clock import Clock
 from edge_client.cohort import EVERYONE, takes_part
+from edge_client.conversation.session import Session
+from edge_client.data.records import Records
 from edge_client.errors import ConfigError, GcaError, ProtocolError, in_words
 from edge_client.evaluation import Evaluator, Instants
 from edge_client.hyperparameters import Hyperparameters
@@ -33,8 +35,6 @@ from edge_client.offload import Offload, no_sooner
 from edge_client.private_seeds import Secrets
 from edge_client.protocol.lives import in_any_life
 from edge_client.protocol.messages import COMPLETED, Evaluation, Phase, Telemetry, Welcome
-from edge_client.records import Records
-from edge_client.session import Session
 from edge_client.words import counted
 
 P = ParamSpec("P")

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from edge_client.data.records import Records
 from edge_client.model import scoring
 from edge_client.model.autoencoder import FloatArray
 from edge_client.model.scoring import Labels, Ranking
 from edge_client.model.trainer import ModelState, Trainer
 from edge_client.protocol.messages import Evaluation, Phase
-from edge_client.records import Records
 
 Instants = Literal["epoch", "phase", "round", "never"]
 """When a device judges its model: after every local epoch and every model taken over, at the end of every local phase

@@ -22,11 +22,11 @@ from msgspec import Meta
 
 from edge_client.atomic import forget_unfinished, write_atomically
 from edge_client.checkpoint import Checkpoint, load, save
+from edge_client.data.records import Records
+from edge_client.data.scaler import Scaler
 from edge_client.errors import EnvironmentFault
 from edge_client.protocol.lives import in_any_life
 from edge_client.protocol.messages import Welcome
-from edge_client.records import Records
-from edge_client.scaler import Scaler
 
 SECRET_BYTES = 32
 PRIVATE = 0o600

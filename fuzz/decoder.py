@@ -25,12 +25,12 @@ from broker_server.broker import packets as mqtt
 from broker_server.broker.core import Broker
 from broker_server.broker.encode import encode as encode_packet
 from broker_server.broker.parse import PacketParser
-from broker_server.checkpoint import load_checkpoint, save_checkpoint
-from broker_server.results import balance, curve, events, fates, last_run
-from broker_server.start import Start, load_start, save_start
-from broker_server.store import StudyStore
+from broker_server.study.checkpoint import load_checkpoint, save_checkpoint
+from broker_server.study.results import balance, curve, events, fates, last_run
+from broker_server.study.start import Start, load_start, save_start
+from broker_server.study.store import StudyStore
 from edge_client.checkpoint import Checkpoint, load, save
-from edge_client.csv_records import Columns, load_csv
+from edge_client.data.csv_records import Columns, load_csv
 from edge_client.errors import ConfigError, EnvironmentFault, ProtocolError
 from edge_client.model.trainer import ModelState
 from edge_client.protocol import topics

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from broker_server.actions import Accepted, Action, Aggregate, Amend, Closed, Note, Observe, Record
 from broker_server.clustering import ClusteringSpec
-from broker_server.coordinator import Coordinator
 from broker_server.methods.base import Aggregate as Aggregated
 from broker_server.methods.gca import GcaServer
 from broker_server.plan import RunPlan
-from broker_server.store import StudyStore
+from broker_server.rounds.actions import Accepted, Action, Aggregate, Amend, Closed, Note, Observe, Record
+from broker_server.rounds.coordinator import Coordinator
+from broker_server.study.store import StudyStore
+from edge_client.conversation.mailbox import Mailbox
 from edge_client.errors import ConfigError, ProtocolError
 from edge_client.hyperparameters import Hyperparameters
-from edge_client.mailbox import Mailbox
 from edge_client.protocol import topics
 from edge_client.protocol.chunks import split
 from edge_client.protocol.codec import encode, encode_arrays

@@ -29,7 +29,7 @@ from edge_client.errors import EnvironmentFault, pip_install
 from edge_client.methods.defences import in_words
 from edge_client.methods.gca import upload_size
 from edge_client.words import counted
-from sim.config import Study
+from sim.config.study import Study
 
 DELTA = 1e-5
 TARGET_EPSILON = 8.0

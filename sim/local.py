@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from broker_server.records import Outcome, RoundRecord
+from broker_server.study.records import Outcome, RoundRecord
 from edge_client.checkpoint import Checkpoint
+from edge_client.data.records import Records, load_records
 from edge_client.errors import GcaError
 from edge_client.evaluation import Evaluator
 from edge_client.methods.context import LocalContext
@@ -26,8 +27,7 @@ from edge_client.methods.single import Single
 from edge_client.model.choice import trainer_for
 from edge_client.model.trainer import ModelState
 from edge_client.protocol.messages import Evaluation, Phase, Telemetry
-from edge_client.records import Records, load_records
-from sim.devices import POOLED, device_boards
+from sim.config.devices import POOLED, device_boards
 from sim.emulation.journal import Journal
 from sim.emulation.models import save_model, state_sha256
 from sim.emulation.runs import Federation, Finished

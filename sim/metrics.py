@@ -9,11 +9,11 @@ from math import isfinite
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, start_http_server
 
-from broker_server.members import Members
 from broker_server.plan import RunPlan
-from broker_server.records import Amendment, Closing, RoundRecord
+from broker_server.rounds.members import Members
 from broker_server.server import Sink
-from broker_server.start import Start
+from broker_server.study.records import Amendment, Closing, RoundRecord
+from broker_server.study.start import Start
 from edge_client.errors import EnvironmentFault
 from edge_client.methods.registry import method
 from edge_client.protocol.messages import Tally, Telemetry

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker_server.plan import RunPlan
-from broker_server.records import Outcome
-from broker_server.results import RunRow, last_run
-from broker_server.rivals import make_sure_of_being_alone
+from broker_server.rounds.rivals import make_sure_of_being_alone
 from broker_server.server import Server
-from broker_server.start import Start, load_start
-from broker_server.store import StudyStore
+from broker_server.study.records import Outcome
+from broker_server.study.results import RunRow, last_run
+from broker_server.study.start import Start, load_start
+from broker_server.study.store import StudyStore
 from edge_client.atomic import write_atomically
 from edge_client.clock import RealClock
 from edge_client.errors import ConfigError, GcaError, in_words
@@ -23,10 +23,10 @@ from edge_client.offload import into
 from edge_client.stopping import until_told_to_stop
 from edge_client.transport.endpoint import Endpoint
 from edge_client.transport.mqtt import connector
-from sim.config import Study, dump
+from sim.config.run_plan import run_plan, server_method
+from sim.config.study import Study, dump
 from sim.emulation.journal import Display, Journal
 from sim.emulation.resume import clear, has_begun, held
-from sim.run_plan import run_plan, server_method
 from sim.studies import STUDY, make_directory, read_study, telling_where
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from edge_client.errors import EnvironmentFault
-from sim.config import Study, load_study
+from sim.config.study import Study, load_study
 
 STUDY = "study.toml"
 """A study's configuration, resolved, in its folder."""

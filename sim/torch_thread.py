@@ -1,6 +1,6 @@
 """torch in the studies that compute with it, and its import spared to the others."""
 
-from sim.config import Study
+from sim.config.study import Study
 
 
 def torch_in_one_thread(study: Study) -> None:

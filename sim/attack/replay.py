@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from broker_server.checkpoint import load_checkpoint
-from broker_server.results import last_run
-from broker_server.store import StudyStore
+from broker_server.study.checkpoint import load_checkpoint
+from broker_server.study.results import last_run
+from broker_server.study.store import StudyStore
 from edge_client.errors import ConfigError
 from edge_client.model.trainer import ModelState
 from sim.attack.victim import Victim

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from broker_server.records import AttackRecord
-from broker_server.results import last_run
-from broker_server.store import StudyStore
+from broker_server.study.records import AttackRecord
+from broker_server.study.results import last_run
+from broker_server.study.store import StudyStore
 from edge_client.errors import ConfigError, GcaError
 from edge_client.methods.context import initial_state
 from edge_client.methods.defences import in_words
@@ -36,7 +36,7 @@ from sim.attack.victim import (
     uploaded_codes,
     uploaded_model,
 )
-from sim.payload import PARAMETER_SHARING
+from sim.costs.payload import PARAMETER_SHARING
 
 KNOWLEDGE = ("records", "initial-weights", "weights")
 MODELS = ("final", "uploaded")

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from broker_server.checkpoint import load_checkpoint
-from broker_server.results import last_run
-from broker_server.store import StudyStore
+from broker_server.study.checkpoint import load_checkpoint
+from broker_server.study.results import last_run
+from broker_server.study.store import StudyStore
 from edge_client.codecs import PLAIN, codec_named
+from edge_client.data.records import load_records
 from edge_client.errors import ConfigError, EnvironmentFault
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.methods.base import Arrays, DeviceMethod
@@ -26,10 +27,9 @@ from edge_client.model.choice import trainer_for
 from edge_client.model.trainer import ModelState
 from edge_client.private_seeds import emulated
 from edge_client.protocol.codec import MAX_BODY
-from edge_client.records import load_records
 from edge_client.seeds import stream
 from sim.attack.seen import Floats, ReleasedModel, Shape, UploadedCodes
-from sim.config import Study, load_study
+from sim.config.study import Study, load_study
 from sim.data import device_name
 
 REFERENCE_RECORDS = 100

@@ -10,7 +10,7 @@ from edge_client.words import counted
 from sim.cli.options import Json
 
 if TYPE_CHECKING:
-    from broker_server.records import AttackRecord
+    from broker_server.study.records import AttackRecord
 
 ROUTES = {
     "white_box_final": "inversion of the device's model after the last round",

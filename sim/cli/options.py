@@ -29,8 +29,8 @@ Key = Annotated[str | None, typer.Option(help="PEM file of its key")]
 def settings(texts: Sequence[str] | None, **options: object) -> dict[str, object]:
     """Return what a study is to have instead of its configuration's: `--set`, and the options that were given, which
     win; a link or hardware `a,b` is a list."""
-    from sim.config import parse_override
-    from sim.words import one_or_several
+    from sim.config.study import parse_override
+    from sim.screen.words import one_or_several
 
     found: dict[str, object] = dict(parse_override(one) for one in texts or ())
     for name, value in options.items():

@@ -21,8 +21,8 @@ from sim.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from sim.config import Study
-    from sim.plan import Bytes, StudyPlan
+    from sim.config.study import Study
+    from sim.costs.plan import Bytes, StudyPlan
 
 
 def plan(
@@ -45,10 +45,10 @@ def plan(
 
     Example: gca plan paper/magic --link lte-m-hd-peak
     """
-    from sim.config import load_study
+    from sim.config.study import load_study
+    from sim.costs.plan import plan_study
     from sim.data import load
     from sim.emulation.workload import check_machine
-    from sim.plan import plan_study
 
     overrides = settings(set_, devices=devices, rounds=rounds, seed=seed, method=method, dataset=dataset, link=link,
                          hardware=hardware, broker=broker)  # fmt: skip
@@ -62,7 +62,7 @@ def plan(
 
 
 def _json(study: "Study", planned: "StudyPlan") -> dict[str, Any]:
-    from sim.plan import warnings
+    from sim.costs.plan import warnings
 
     def total(count: "Bytes") -> dict[str, int]:
         return {"up": count.up * study.rounds, "down": count.down * study.rounds}
@@ -87,8 +87,8 @@ def _json(study: "Study", planned: "StudyPlan") -> dict[str, Any]:
 
 def _per_megabyte(study: "Study") -> dict[str, dict[str, float | None]]:
     """Return what a megabyte costs on each link of a study; None is unknown."""
-    from sim.devices import several
-    from sim.energy import per_megabyte
+    from sim.config.devices import several
+    from sim.costs.energy import per_megabyte
     from sim.links.profiles import link
 
     found = {}
@@ -99,9 +99,9 @@ def _per_megabyte(study: "Study") -> dict[str, dict[str, float | None]]:
 
 
 def _show(study: "Study", planned: "StudyPlan") -> None:
-    from sim.devices import in_short
-    from sim.plan import warnings
-    from sim.units import bytes_text, duration_text
+    from sim.config.devices import in_short
+    from sim.costs.plan import warnings
+    from sim.screen.units import bytes_text, duration_text
 
     print(f"{study.dataset}, {study.method}, {counted(study.devices, 'device')}, {planned.participants} in a round, "
           f"{counted(study.rounds, 'round')}")  # fmt: skip

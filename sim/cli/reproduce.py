@@ -37,12 +37,12 @@ def reproduce(
     """
     from rich.console import Console
 
-    from sim.config import parse_override
+    from sim.config.study import parse_override
     from sim.grid.runner import run_cells
     from sim.reproduction.pages import show, write_csv
     from sim.reproduction.published import names as tables_named
     from sim.reproduction.tables import Protocol, compare, wanted
-    from sim.words import names, whole_numbers
+    from sim.screen.words import names, whole_numbers
 
     protocol = Protocol(
         whole_numbers(seeds, "--seeds"), rounds, names(datasets), dict(parse_override(one) for one in set_ or ()),

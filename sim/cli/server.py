@@ -78,13 +78,13 @@ def server(
     from edge_client.protocol.messages import SERVER
     from edge_client.transport.endpoint import endpoint
     from sim.broker_check import require_broker
-    from sim.config import load_study
+    from sim.config.run_plan import run_plan, server_method
+    from sim.config.study import load_study
     from sim.data import load
-    from sim.progress import progress
-    from sim.run_plan import run_plan, server_method
+    from sim.screen.progress import progress
+    from sim.screen.summary import result_json, show_summary
     from sim.serve import Around, resume_run, serve_run
     from sim.studies import read_study
-    from sim.summary import result_json, show_summary
 
     _check(context)
     overrides = settings(set_, devices=devices, rounds=rounds)

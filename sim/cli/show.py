@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from sim.cli.options import DataDir
-from sim.units import HARDWARE_UNITS, LINK_UNITS, RADIO_UNITS
+from sim.screen.units import HARDWARE_UNITS, LINK_UNITS, RADIO_UNITS
 
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
@@ -46,7 +46,7 @@ def links(
 
     Example: gca links nbiot-nb2-peak
     """
-    from sim.energy import per_megabyte
+    from sim.costs.energy import per_megabyte
     from sim.links.profiles import downlink, link, profiles, uplink
 
     chosen = [link(name)] if name else list(profiles().values())
@@ -85,7 +85,7 @@ def hardware(
 
       gca hardware calibrate --name my-pi >> boards.toml; GCA_HARDWARE=boards.toml gca simulate --hardware my-pi
     """
-    from sim import hardware as boards
+    from sim.config import hardware as boards
 
     if name == "calibrate":
         _calibrate(board)
@@ -113,7 +113,7 @@ def _calibrate(board: str) -> None:
 
 def _radio_detail(name: str | None) -> None:
     """Print the power of a link's radio, or that nobody gave it."""
-    from sim.hardware import radio
+    from sim.config.hardware import radio
 
     if name is None:
         print("radio: power unknown")
@@ -151,7 +151,7 @@ def _table(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from sim.narrow import show
+    from sim.screen.narrow import show
 
     table = Table(*rows[0].keys(), box=None)
     table.columns[0].no_wrap = True

@@ -79,8 +79,8 @@ def simulate(
 
     Prints accuracy per round and exactly what it cost; the study's folder holds everything else.
     """
-    from sim.config import load_study
-    from sim.devices import device_names
+    from sim.config.devices import device_names
+    from sim.config.study import load_study
     from sim.studies import read_study
 
     if resume is not None:
@@ -92,9 +92,9 @@ def simulate(
     from rich.console import Console
 
     from sim.emulation.study import resume_study, run_study
-    from sim.progress import progress
+    from sim.screen.progress import progress
+    from sim.screen.summary import result_json, show_summary
     from sim.studies import new_directory
-    from sim.summary import result_json, show_summary
 
     real = None
     if study.broker != "embedded":

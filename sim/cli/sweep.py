@@ -37,7 +37,7 @@ def sweep(
       gca sweep demo --over link=nbiot-field,lte-m-hd-peak,wifi24-field --set compute=replay   (train once, time all)
     """
     from sim.grid.cells import parse_over
-    from sim.words import whole_numbers
+    from sim.screen.words import whole_numbers
 
     grid = parse_over(over)
     if seeds:
@@ -67,7 +67,7 @@ def compare(
 
       gca compare paper/magic --methods gca,fedavg --csv rows.csv
     """
-    from sim.words import names
+    from sim.screen.words import names
 
     grid: dict[str, Sequence[object]] = {"method": names(methods)}
     if links:
@@ -80,11 +80,11 @@ def _run(config: str, settings: Sequence[str] | None, grid: Mapping[str, Sequenc
          csv: Path | None, jobs: int | None, data_dir: Path | None) -> None:  # fmt: skip
     from rich.console import Console
 
-    from sim.config import parse_override
+    from sim.config.study import parse_override
     from sim.grid.cells import cells
     from sim.grid.rows import check_writable, row, show, write_csv
     from sim.grid.runner import run_cells
-    from sim.words import shares
+    from sim.screen.words import shares
 
     console = Console()
     aims = shares(targets, "--targets")

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from edge_client.errors import ConfigError
 from edge_client.seeds import stream
 from edge_client.words import counted
-from sim.config import Study
+from sim.config.study import Study
 from sim.data.dataset import Dataset
 from sim.data.non_iid import non_iid, pooled
 

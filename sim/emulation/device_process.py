@@ -13,16 +13,16 @@ from pathlib import Path
 import msgspec
 
 from edge_client.clock import RealClock
+from edge_client.conversation.identity import Identity
+from edge_client.conversation.session import Session
+from edge_client.data.records import load_records
 from edge_client.device import Device, live
 from edge_client.errors import in_words
 from edge_client.evaluation import Instants
-from edge_client.identity import Identity
 from edge_client.offload import into
 from edge_client.private_seeds import emulated
 from edge_client.protocol.messages import Telemetry
-from edge_client.records import load_records
 from edge_client.seeds import stream
-from edge_client.session import Session
 from edge_client.transport.endpoint import Endpoint
 from edge_client.transport.mqtt import connector
 from sim.emulation.child import begin, die_with_parent

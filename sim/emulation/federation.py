@@ -17,7 +17,8 @@ from edge_client.errors import GcaError, in_words
 from edge_client.offload import into
 from edge_client.transport.endpoint import Endpoint, endpoint
 from edge_client.transport.mqtt import connector
-from sim.devices import device_boards, device_links, name_of
+from sim.config.devices import device_boards, device_links, name_of
+from sim.config.run_plan import server_method
 from sim.emulation.device_process import DeviceSpec
 from sim.emulation.device_process import main as device_main
 from sim.emulation.journal import Journal
@@ -40,7 +41,6 @@ from sim.emulation.processes import Child, fork_server, stop
 from sim.emulation.runs import FAREWELL_S, Federation, Finished
 from sim.emulation.workload import Shard
 from sim.links.profiles import chunk_size, downlink, keepalive, uplink
-from sim.run_plan import server_method
 from sim.torch_thread import torch_in_one_thread
 
 T = TypeVar("T")

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from broker_server.records import Amendment, Closing, RoundRecord
-from broker_server.start import Start, save_start
-from broker_server.store import StudyStore
+from broker_server.study.records import Amendment, Closing, RoundRecord
+from broker_server.study.start import Start, save_start
+from broker_server.study.store import StudyStore
 from edge_client.model.choice import NUMPY, Engine
 from edge_client.protocol.messages import Telemetry
 from sim.links.proxy import DirectionCounters, LinkCounters

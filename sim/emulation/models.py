@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 
-from broker_server.checkpoint import load_checkpoint, save_checkpoint
+from broker_server.study.checkpoint import load_checkpoint, save_checkpoint
 from edge_client.model.trainer import ModelState
 
 

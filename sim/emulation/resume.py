@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from broker_server.start import Start, load_start
-from broker_server.store import FILE, StudyStore
+from broker_server.study.start import Start, load_start
+from broker_server.study.store import FILE, StudyStore
+from edge_client.data.records import load_records
 from edge_client.errors import EnvironmentFault
-from edge_client.records import load_records
-from sim.config import Study
+from sim.config.devices import device_names
+from sim.config.study import Study
 from sim.data.partition import device_name
-from sim.devices import device_names
 from sim.emulation.states import kept_rounds, load_state
 from sim.emulation.workload import Shard
 from sim.studies import STUDY, alone

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker_server.plan import RunPlan
-from broker_server.records import Outcome
+from broker_server.study.records import Outcome
 from edge_client.transport.endpoint import Endpoint
-from sim.config import Study
+from sim.config.study import Study
 from sim.emulation.workload import Shard
 from sim.fleet.recording import Recording
 

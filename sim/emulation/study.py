@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from broker_server import results
 from broker_server.plan import RunPlan
-from broker_server.records import Outcome
-from broker_server.results import RunRow
-from broker_server.store import StudyStore
+from broker_server.study import results
+from broker_server.study.records import Outcome
+from broker_server.study.results import RunRow
+from broker_server.study.store import StudyStore
 from edge_client.atomic import write_atomically
 from edge_client.errors import ConfigError, GcaError, in_words
 from edge_client.model.choice import dense_engine
@@ -20,9 +20,10 @@ from edge_client.seeds import digest
 from edge_client.stopping import until_told_to_stop
 from edge_client.transport.endpoint import Endpoint
 from sim import guarantee
-from sim.config import Study, dump
+from sim.config.devices import device_boards, device_links, device_names
+from sim.config.run_plan import run_plan
+from sim.config.study import Study, dump
 from sim.data import Dataset, load
-from sim.devices import device_boards, device_links, device_names
 from sim.emulation import resume
 from sim.emulation.journal import Display, Journal
 from sim.emulation.runs import Federation, Finished
@@ -32,7 +33,6 @@ from sim.fleet.federation import run as run_as_tasks
 from sim.fleet.loop import VirtualLoop
 from sim.fleet.recording import Recording, recording
 from sim.local import run as run_alone
-from sim.run_plan import run_plan
 from sim.studies import STUDY, make_directory, read_study, run_name, telling_where
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.errors import EnvironmentFault
-from sim.config import Study
+from sim.config.study import Study
 from sim.data import Dataset
 from sim.data.partition import device_name, shares
 

@@ -9,9 +9,9 @@ from functools import cache
 
 import numpy as np
 
+from edge_client.data.records import Records
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.model.choice import trainer_for
-from edge_client.records import Records
 from edge_client.seeds import stream
 
 LONG_ENOUGH_S = 0.1
@@ -42,7 +42,7 @@ def speed_here(hyper: Hyperparameters, width: int) -> float:
 
 
 def board_entry(name: str) -> str:
-    """Return an entry of a file of boards (`sim.hardware`) with what was measured of this machine just now.
+    """Return an entry of a file of boards (`sim.config.hardware`) with what was measured of this machine just now.
 
     The paper's autoencoder on records drawn at random, one thread; the median of several measurements.
     """

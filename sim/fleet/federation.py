@@ -18,19 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from broker_server.records import Outcome
 from broker_server.server import Server
+from broker_server.study.records import Outcome
 from edge_client.clock import Clock, RealClock
+from edge_client.conversation.identity import Identity
+from edge_client.conversation.session import Session
+from edge_client.data.records import Records, load_records
 from edge_client.device import Device, live
 from edge_client.errors import GcaError, in_words
-from edge_client.identity import Identity
 from edge_client.offload import Offload, into, no_sooner
 from edge_client.private_seeds import emulated
 from edge_client.protocol.messages import Telemetry
-from edge_client.records import Records, load_records
 from edge_client.seeds import digest, stream
-from edge_client.session import Session
-from sim.devices import device_boards, device_links, in_short
+from sim.config.devices import device_boards, device_links, in_short
+from sim.config.run_plan import server_method
 from sim.emulation.dropout import silences
 from sim.emulation.journal import Journal
 from sim.emulation.models import save_model, state_sha256
@@ -48,7 +49,6 @@ from sim.fleet.synthetic import SyntheticWork
 from sim.fleet.work import RealWork, Work
 from sim.links.profiles import chunk_size, downlink, keepalive, uplink
 from sim.links.proxy import LinkCounters
-from sim.run_plan import server_method
 from sim.torch_thread import torch_in_one_thread
 
 P = ParamSpec("P")

@@ -25,8 +25,8 @@ from edge_client.errors import EnvironmentFault
 from edge_client.model.trainer import ModelState
 from edge_client.protocol.codec import Arrays, decode_arrays, encode_arrays
 from edge_client.protocol.messages import Evaluation
-from sim.config import Participation, Study, dump
-from sim.devices import in_short
+from sim.config.devices import in_short
+from sim.config.study import Participation, Study, dump
 from sim.fleet.program import program
 
 FOLDER = ".recordings"

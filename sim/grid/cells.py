@@ -12,9 +12,9 @@ from itertools import product
 from pathlib import Path
 
 from edge_client.errors import ConfigError
-from sim.config import Study, dump, load_study, parse_override
-from sim.devices import several
-from sim.hardware import hardware, is_own
+from sim.config.devices import several
+from sim.config.hardware import hardware, is_own
+from sim.config.study import Study, dump, load_study, parse_override
 from sim.links.profiles import link
 from sim.links.trace import PREFIX
 

@@ -8,17 +8,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from broker_server import results
-from broker_server.store import StudyStore
+from broker_server.study import results
+from broker_server.study.store import StudyStore
 from edge_client.errors import EnvironmentFault
-from sim import narrow
-from sim.costs import Instant, first_to_reach, instants
-from sim.devices import several
-from sim.energy import Energy, powers
-from sim.grid.cells import Cell
-from sim.grid.runner import Done
-from sim.hardware import HOST
-from sim.stragglers import (
+from sim.config.devices import several
+from sim.config.hardware import HOST
+from sim.costs.energy import Energy, powers
+from sim.costs.spent import Instant, first_to_reach, instants
+from sim.costs.stragglers import (
     QUANTILES,
     Quantiles,
     Stragglers,
@@ -28,9 +25,12 @@ from sim.stragglers import (
     stragglers,
     waste,
 )
-from sim.summary import judged
-from sim.units import bytes_text, duration_text, share_text
-from sim.words import told_once
+from sim.grid.cells import Cell
+from sim.grid.runner import Done
+from sim.screen import narrow
+from sim.screen.summary import judged
+from sim.screen.units import bytes_text, duration_text, share_text
+from sim.screen.words import told_once
 
 SLOW = ("participation", "accuracy", "participation_of_all", "accuracy_of_all")
 USELESS = ("late", "unused")

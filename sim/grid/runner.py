@@ -16,8 +16,8 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker_server import results
-from broker_server.store import StudyStore
+from broker_server.study import results
+from broker_server.study.store import StudyStore
 from edge_client.errors import EnvironmentFault, GcaError
 from edge_client.words import counted
 from sim.data.dataset import require
@@ -150,7 +150,7 @@ def _begin() -> None:
 def _run_one(cell: Cell, place: Path, data_dir: Path | None) -> str | None:
     """Run one cell in this process; return why it failed, or None."""
     from sim.emulation.study import resume_study, run_study
-    from sim.progress import Quiet
+    from sim.screen.progress import Quiet
 
     unfinished = place.with_name(place.name + UNFINISHED)
     try:

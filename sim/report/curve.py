@@ -1,4 +1,4 @@
-"""Accuracy beside what it had cost by then, ready to be drawn; the costs themselves are those of `sim/costs.py`."""
+"""Accuracy beside what it had cost by then, ready to be drawn; the costs are those of `sim/costs/spent.py`."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from broker_server.results import Point, peak
-from sim.costs import BEFORE_EXCHANGE, Instant
+from broker_server.study.results import Point, peak
+from sim.costs.spent import BEFORE_EXCHANGE, Instant
 from sim.report.study import ReportStudy
-from sim.summary import judged
+from sim.screen.summary import judged
 
 BAND = (0.1, 0.9)
 """Quantiles over devices that a band runs between."""

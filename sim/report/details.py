@@ -5,11 +5,11 @@ from html import escape
 from typing import Any
 
 from edge_client.errors import ConfigError
-from sim.hardware import Radio, radio
+from sim.config.hardware import Radio, radio
 from sim.links.figures import Origin
 from sim.report.page import address, folded, none, paragraph, table
 from sim.report.study import ReportStudy
-from sim.units import HARDWARE_UNITS, LINK_UNITS, RADIO_UNITS
+from sim.screen.units import HARDWARE_UNITS, LINK_UNITS, RADIO_UNITS
 
 REAL = "These devices were real: what the configuration says of dataset, link and hardware did not apply to them."
 

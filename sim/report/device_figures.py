@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from edge_client.words import counted
-from sim.energy import ASIDE
+from sim.costs.energy import ASIDE
 from sim.report.figure import Choice, Figure, Key, Option, Row, compact
 from sim.report.figures import MOUSE_ZOOM
 from sim.report.latent import Broadcast, Floats, LatentMap

@@ -10,7 +10,7 @@ from sim.report.figure import Choice, Figure, Key, Option, Row, compact
 from sim.report.study import ReportStudy
 from sim.report.timeline import QUANTILES, place, quantiles
 from sim.report.totals import PARTS, parts
-from sim.units import bytes_text, duration_text
+from sim.screen.units import bytes_text, duration_text
 
 MOUSE_ZOOM = {
     "name": "zoom",

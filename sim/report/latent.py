@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from broker_server.checkpoint import load_checkpoint
+from broker_server.study.checkpoint import load_checkpoint
 from edge_client.errors import EnvironmentFault
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.methods.gca import inverse_support_weights, read_broadcast, uniform_weights

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from broker_server import results
-from broker_server.records import AttackRecord
-from broker_server.results import Point, RunRow
-from broker_server.store import StudyStore
+from broker_server.study import results
+from broker_server.study.records import AttackRecord
+from broker_server.study.results import Point, RunRow
+from broker_server.study.store import StudyStore
 from edge_client.errors import EnvironmentFault, GcaError
-from sim.costs import Instant, instants
-from sim.devices import name_of
-from sim.energy import Power, power
-from sim.hardware import Hardware, hardware
+from sim.config.devices import name_of
+from sim.config.hardware import Hardware, hardware
+from sim.costs.energy import Power, power
+from sim.costs.spent import Instant, instants
 from sim.links.profiles import LinkProfile, link
-from sim.summary import agreement, irregularities, judged, remarks_on, sound_curve
+from sim.screen.summary import agreement, irregularities, judged, remarks_on, sound_curve
 
 T = TypeVar("T")
 

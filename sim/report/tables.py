@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from html import escape
 
 from edge_client.words import counted
-from sim.energy import Energy
+from sim.costs.energy import Energy
 from sim.report.curve import CurvePoint
 from sim.report.figure import Key
 from sim.report.page import cell, chip, none, paragraph, table
 from sim.report.study import ReportStudy
 from sim.report.totals import Costs
-from sim.units import bytes_text, duration_text, share_text
+from sim.screen.units import bytes_text, duration_text, share_text
 
 Rows = Sequence[tuple[Key, ReportStudy, Costs]]
 

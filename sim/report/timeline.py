@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.devices import name_of
-from sim.energy import ASIDE
+from sim.config.devices import name_of
+from sim.costs.energy import ASIDE
 from sim.report.study import ReportStudy, Stage
 
 DOWNLOAD = "download"

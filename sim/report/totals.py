@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from broker_server.checkpoint import load_checkpoint
+from broker_server.study.checkpoint import load_checkpoint
 from edge_client.errors import EnvironmentFault
 from edge_client.protocol.codec import FP32
-from sim.energy import Energy
+from sim.costs.energy import Energy
 from sim.report.curve import CurvePoint, first_at
 from sim.report.study import ReportStudy
 

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker_server import results
-from broker_server.records import AttackRecord
-from broker_server.results import Point
-from broker_server.store import StudyStore
+from broker_server.study import results
+from broker_server.study.records import AttackRecord
+from broker_server.study.results import Point
+from broker_server.study.store import StudyStore
 from sim.attack.starts import STARTS, STEPS
 from sim.data import device_name
 from sim.reproduction.published import Measure
-from sim.summary import judged
+from sim.screen.summary import judged
 
 PAPERS_ATTACKS = ("latent_only", "white_box_final")
 

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 
 from edge_client.words import counted
-from sim import narrow
 from sim.reproduction.published import EXTRACTION, TITLES
 from sim.reproduction.verdict import Compared, orders
-from sim.words import told_once
+from sim.screen import narrow
+from sim.screen.words import told_once
 
 ACCURACY_CAPTION = (
     "accuracy in percent, mean±standard deviation over seeds; difference in percentage points; at ends: the best round "

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from edge_client.errors import ConfigError
 from edge_client.words import counted
-from sim.config import load_study
+from sim.config.study import load_study
 from sim.grid.cells import Cell
 from sim.grid.runner import Done
 from sim.reproduction.measures import take

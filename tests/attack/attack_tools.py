@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from broker_server import results
-from broker_server.checkpoint import save_checkpoint
 from broker_server.plan import RunPlan
-from broker_server.records import AttackRecord, Outcome, RoundRecord
-from broker_server.store import StudyStore
+from broker_server.study import results
+from broker_server.study.checkpoint import save_checkpoint
+from broker_server.study.records import AttackRecord, Outcome, RoundRecord
+from broker_server.study.store import StudyStore
 from edge_client.codecs import codec_named
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.methods.context import LocalContext
@@ -21,7 +21,7 @@ from edge_client.model.choice import trainer_for
 from edge_client.private_seeds import emulated
 from edge_client.protocol.codec import MAX_BODY
 from sim.attack.seen import Shape
-from sim.config import Study, dump
+from sim.config.study import Study, dump
 from sim.data import device_name
 from sim.emulation.models import save_model
 

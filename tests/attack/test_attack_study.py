@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from attack.attack_tools import FEATURES, IMAGES, SMALL, finished_study, kept
 
-from broker_server import results
-from broker_server.records import AttackRecord
-from broker_server.store import StudyStore
+from broker_server.study import results
+from broker_server.study.records import AttackRecord
+from broker_server.study.store import StudyStore
 from edge_client.errors import ConfigError, EnvironmentFault
 from edge_client.methods.context import LocalContext
 from edge_client.methods.gca import Gca

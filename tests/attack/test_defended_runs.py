@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from edge_client.errors import ConfigError
-from sim.config import dump, load_study
+from sim.config.study import dump, load_study
+from sim.costs.plan import plan_study
 from sim.data import load
 from sim.emulation.study import run_study
-from sim.plan import plan_study
-from sim.progress import Quiet
+from sim.screen.progress import Quiet
 
 ALL = {"training.code_clip": 3.0, "training.code_noise": 0.2, "training.code_rotation": True}
 

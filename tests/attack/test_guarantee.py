@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm as gaussian
 
 from edge_client.errors import EnvironmentFault
-from sim.config import Study, load_study
+from sim.config.study import Study, load_study
 from sim.guarantee import (
     Released,
     delta_of_gaussian,

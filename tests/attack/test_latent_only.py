@@ -112,7 +112,8 @@ torch.set_num_threads(1)
 hyper = Hyperparameters(hidden={SMALL.hidden}, latent_dim={SMALL.latent_dim})
 seen = UploadedCodes(np.load("codes.npy"), Shape(hyper, 6))
 np.save("outputs.npy", attack(seen, starting_points(seen.shape, 7, 8), Search(steps=20), 7, fit=Fit(epochs=5)).outputs)
-loaded = {{"broker_server.store", "edge_client.records", "sim.attack.victim", "sim.config"}} & set(sys.modules)
+victims = {{"broker_server.study.store", "edge_client.data.records", "sim.attack.victim", "sim.config.study"}}
+loaded = victims & set(sys.modules)
 assert not loaded, loaded
 """
     root = Path(__file__).parents[2]

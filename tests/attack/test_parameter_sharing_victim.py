@@ -7,7 +7,7 @@ import pytest
 import torch
 from attack.attack_tools import finished_study
 
-from broker_server.checkpoint import load_checkpoint
+from broker_server.study.checkpoint import load_checkpoint
 from edge_client.errors import ConfigError
 from sim.attack.metrics import leakage
 from sim.attack.networks import halves

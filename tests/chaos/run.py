@@ -23,12 +23,12 @@ from msgspec.structs import replace as with_fields
 from broker_server.methods.fedavg import FedAvgServer
 from broker_server.methods.gca import GcaServer
 from broker_server.plan import RunPlan
-from broker_server.records import Outcome
 from broker_server.server import Server
+from broker_server.study.records import Outcome
 from edge_client.checkpoint import Checkpoint
+from edge_client.conversation.identity import Identity
 from edge_client.device import Device, live
 from edge_client.errors import ConnectionLost, GcaError
-from edge_client.identity import Identity
 from edge_client.model.choice import trainer_for
 from edge_client.protocol.messages import Telemetry
 from edge_client.seeds import digest, stream

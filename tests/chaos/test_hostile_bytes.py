@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker_server.coordinator import Coordinator
-from broker_server.members import PROCESSES, Members
+from broker_server.rounds.coordinator import Coordinator
+from broker_server.rounds.members import PROCESSES, Members
 from edge_client.checkpoint import Checkpoint, load, save
-from edge_client.csv_records import Columns, load_csv
+from edge_client.data.csv_records import Columns, load_csv
 from edge_client.errors import ConfigError, EnvironmentFault
 from edge_client.model.trainer import ModelState
 from edge_client.protocol.messages import Presence

@@ -9,9 +9,9 @@ import pytest
 from chaos.faults import GENTLE, HARSH, Fault, Setting, gentle, schedule, setting
 from chaos.run import Ended, judged, play, told, undisturbed
 
-from broker_server.herald import Herald
-from broker_server.ledger import Ledger
-from edge_client.session import Session
+from broker_server.rounds.herald import Herald
+from broker_server.rounds.ledger import Ledger
+from edge_client.conversation.session import Session
 
 SEEDS = range(60)
 

@@ -9,10 +9,10 @@ from typing import Any
 from device.in_memory import Told
 
 from broker_server.methods.base import Aggregate, ServerMethod, Upload
-from broker_server.start import Start
+from broker_server.study.start import Start
+from edge_client.conversation.session import Fate, Session
 from edge_client.protocol.codec import Arrays
 from edge_client.protocol.messages import Tally, Telemetry
-from edge_client.session import Fate, Session
 
 
 def fingerprint(arrays: Arrays) -> bytes:

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from sim.narrow import show
+from sim.screen.narrow import show
 
 CELLS = (("gca", "nbiot-nb1-peak", "92.98", "1.23 MB"), ("fedavg", "lte-m-hd-peak", "88.10", "345 kB"),
          ("single", "lte-m-hd-peak", "not reached"))  # fmt: skip

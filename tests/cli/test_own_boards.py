@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from edge_client.errors import ConfigError
+from sim.config.hardware import OWN, hardware, hardwares, radios
 from sim.fleet.calibration import board_entry
-from sim.hardware import OWN, hardware, hardwares, radios
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from end_to_end_tools import gca
 
-from sim.config import load_study
+from sim.config.study import load_study
+from sim.costs.exchange import RUN
+from sim.costs.plan import plan_study
 from sim.data import load
-from sim.exchange import RUN
-from sim.plan import plan_study
 
 PUBLISHED = Path(__file__).parents[2] / "configs" / "published" / "table12_communication_per_round.csv"
 DATASETS = ("academic", "adult", "credit", "magic")

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from sim.config import Study, load_study
+from sim.config.study import Study, load_study
+from sim.costs.plan import plan_study, warnings
 from sim.data import Dataset, load
 from sim.fleet.calibration import speed_here
-from sim.plan import plan_study, warnings
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from broker_server.store import StudyStore
+from broker_server.study.store import StudyStore
 from edge_client.errors import ConfigError
 from edge_client.transport.endpoint import endpoint
 from sim.cli.app import run
-from sim.config import dump, load_study
-from sim.progress import Quiet
-from sim.run_plan import run_plan
+from sim.config.run_plan import run_plan
+from sim.config.study import dump, load_study
+from sim.screen.progress import Quiet
 from sim.serve import Around, resume_run
 from sim.studies import STUDY
 

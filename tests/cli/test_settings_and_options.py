@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sim.cli.app import run as command
-from sim.config import load_study
+from sim.config.study import load_study
 
 SAID = {"devices": 3, "rounds": 1, "seed": 5, "clock": "virtual", "isolation": "task"}
 

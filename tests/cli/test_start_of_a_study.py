@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from sim.config import load_study
+from sim.config.study import load_study
 
 LOADED = """
 import sys
-from sim.config import load_study
-import sim.emulation.study, sim.summary, sim.progress
+from sim.config.study import load_study
+import sim.emulation.study, sim.screen.summary, sim.screen.progress
 from sim.torch_thread import torch_in_one_thread
 torch_in_one_thread(load_study(sys.argv[1], {"method": sys.argv[2]}))
 print("torch" in sys.modules and sys.modules["torch"].get_num_threads())

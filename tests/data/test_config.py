@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from edge_client.errors import ConfigError
 from edge_client.hyperparameters import Hyperparameters
-from sim.config import (
+from sim.config.presets import clustering_spec
+from sim.config.study import (
     SIZE_LIMIT,
     Clustering,
     DatasetName,
@@ -23,7 +24,6 @@ from sim.config import (
 )
 from sim.data.image_sources import IMAGE_SOURCES
 from sim.data.sources import SOURCES
-from sim.presets import clustering_spec
 
 # C, K*, rho of the paper's section "Experimental setup"
 PAPER = {

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from sim.costs.payload import BANK_UPLOADED_CODES, uploaded_codes
 from sim.data import Dataset, describe, iid, load
 from sim.data.sources import SOURCES
-from sim.payload import BANK_UPLOADED_CODES, uploaded_codes
 
 pytestmark = pytest.mark.real_data
 Loader = Callable[[str], Dataset]

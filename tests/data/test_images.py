@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from edge_client.errors import ConfigError, EnvironmentFault
-from sim.config import load_study
+from sim.config.study import load_study
+from sim.costs.payload import uploaded_codes
 from sim.data import Dataset, image_files, load, shares
 from sim.data.files import obtain
 from sim.data.image_files import decode_jpeg, read_cifar_archive, read_idx, read_jpeg_archive
 from sim.data.image_sources import CIFAR10, CIFAR10_JPEG, FASHION_MNIST
 from sim.data.images import class_pair
-from sim.payload import uploaded_codes
 
 ImageLoader = Callable[[str, int], Dataset]
 PAIRS = {100: (2, 8), 200: (0, 4), 300: (9, 5)}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from edge_client.errors import ConfigError
-from sim.config import load_study
+from sim.config.study import load_study
 from sim.data import Dataset, iid, shares
 from sim.data.non_iid import apportion, group, hand_out, non_iid, pooled, quotas
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from edge_client.errors import ConfigError
-from sim.data import Dataset, iid
-from sim.data.sources import SOURCES
-from sim.payload import (
+from sim.costs.payload import (
     BANK_UPLOADED_CODES,
     BANK_UPLOADED_CODES_PUBLISHED,
     PARAMETER_SHARING,
     payload_bytes,
     uploaded_codes,
 )
+from sim.data import Dataset, iid
+from sim.data.sources import SOURCES
 
 PUBLISHED = Path(__file__).parents[2] / "configs" / "published"
 

@@ -16,19 +16,19 @@ from memory_broker import MemoryBroker
 from broker_server.clustering import ClusteringSpec
 from broker_server.methods.gca import GcaServer
 from broker_server.plan import RunPlan
-from broker_server.records import Amendment, Closing, Outcome, RoundRecord
 from broker_server.server import Server
-from broker_server.start import Start
+from broker_server.study.records import Amendment, Closing, Outcome, RoundRecord
+from broker_server.study.start import Start
+from edge_client.conversation.identity import Identity
+from edge_client.conversation.session import Session
+from edge_client.data.records import Records
 from edge_client.device import Device, live
 from edge_client.hyperparameters import Hyperparameters
-from edge_client.identity import Identity
 from edge_client.model.trainer import ModelState
 from edge_client.offload import into
 from edge_client.protocol.codec import Arrays
 from edge_client.protocol.messages import Telemetry
-from edge_client.records import Records
 from edge_client.seeds import stream
-from edge_client.session import Session
 
 WIDTH, RECORDS = 5, 40
 HYPER = Hyperparameters(hidden=(8,), latent_dim=3, batch_size=10, recon_epochs=1, align_epochs=1, upload_fraction=0.5)

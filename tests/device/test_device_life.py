@@ -13,6 +13,7 @@ from device.in_memory import PLAN, RECORDS, WIDTH, Federation
 from memory_broker import Fault
 from msgspec.structs import replace as with_fields
 
+from edge_client.data.records import Records
 from edge_client.device import live
 from edge_client.errors import ConfigError, GcaError
 from edge_client.offload import into
@@ -20,7 +21,6 @@ from edge_client.protocol import topics
 from edge_client.protocol.chunks import MAX_CHUNK
 from edge_client.protocol.codec import encode
 from edge_client.protocol.messages import Join, Presence
-from edge_client.records import Records
 from edge_client.transport.base import Settings
 
 ALONE = replace(PLAN, devices=1, minimum_devices=1, rounds=2)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from edge_client.news import News
+from edge_client.conversation.news import News
 
 
 async def test_all_who_wait_are_woken_in_their_order_and_who_comes_later_waits() -> None:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from edge_client.data.records import Records, load_records
 from edge_client.errors import ConfigError, EnvironmentFault
 from edge_client.evaluation import Evaluator
 from edge_client.model.autoencoder import Architecture
 from edge_client.model.trainer import NumpyTrainer
-from edge_client.records import Records, load_records
 from edge_client.seeds import stream
 
 GOOD = {"samples": np.ones((4, 2)), "test": np.zeros((3, 2), np.int64), "labels": np.array([0, 1, 1])}

@@ -11,11 +11,11 @@ from brokers import open_broker
 from device.in_memory import PLAN, Federation
 from end_to_end_tools import HANGS_S
 
+from edge_client.conversation.session import Session
+from edge_client.conversation.silence import AGAIN_S, FIRST_S, tell_of_silence
 from edge_client.protocol import topics
 from edge_client.protocol.codec import encode
 from edge_client.protocol.messages import SERVER, RoundState
-from edge_client.session import Session
-from edge_client.silence import AGAIN_S, FIRST_S, tell_of_silence
 
 
 class Steps:
@@ -96,7 +96,8 @@ async def test_once_a_server_has_answered_there_is_nothing_to_tell() -> None:
 async def test_the_command_says_so_at_once_through_a_pipe_and_goes_on_waiting(tmp_path: Path) -> None:
     """With a shorter patience than people have. Its output is not a terminal, as under systemd."""
     np.savez(tmp_path / "records.npz", samples=np.random.default_rng(1).normal(size=(60, 5)))
-    begin = "import edge_client.silence as s, sys; s.FIRST_S = 0.3; from edge_client.__main__ import main; main()"
+    begin = "from edge_client.conversation import silence; silence.FIRST_S = 0.3"
+    begin += "; from edge_client.__main__ import main; main()"
     async with open_broker("mosquitto") as broker:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", begin, "--broker", broker.url, "--run", "shelff", "--id", "pi-1",

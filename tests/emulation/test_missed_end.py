@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from broker_server.farewell import Farewell
-from broker_server.records import Outcome
-from broker_server.store import StudyStore
-from sim.config import load_study
+from broker_server.rounds.farewell import Farewell
+from broker_server.study.records import Outcome
+from broker_server.study.store import StudyStore
+from sim.config.study import load_study
 from sim.emulation import federation
 from sim.emulation.study import run_study
-from sim.progress import Quiet
+from sim.screen.progress import Quiet
 
 
 def test_a_run_is_complete_although_one_device_hangs_at_its_end(

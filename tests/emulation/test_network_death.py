@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from edge_client.errors import GcaError
-from sim.config import load_study
+from sim.config.study import load_study
 from sim.emulation import federation
 from sim.emulation.study import run_study
-from sim.progress import Quiet
+from sim.screen.progress import Quiet
 
 
 def test_a_run_ends_at_once_when_its_network_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

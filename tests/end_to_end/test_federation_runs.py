@@ -10,9 +10,9 @@ from brokers import open_broker
 from end_to_end_tools import gca
 
 from broker_server.broker.limits import Limits
-from sim.config import load_study
+from sim.config.study import load_study
+from sim.costs.payload import payload_bytes
 from sim.data import load
-from sim.payload import payload_bytes
 
 KEYS = {
     "study", "dataset", "method", "devices", "rounds", "peak_accuracy", "final_accuracy", "auroc",

@@ -15,16 +15,16 @@ from end_to_end.test_server_and_devices import Program, device, gca, records  # 
 from memory_broker import MemoryBroker
 
 from broker_server.server import Server
-from broker_server.store import StudyStore
+from broker_server.study.store import StudyStore
 from edge_client.clock import RealClock
+from edge_client.conversation.identity import Identity
+from edge_client.conversation.session import Session
+from edge_client.data.records import load_records
 from edge_client.device import Device, live
-from edge_client.identity import Identity
 from edge_client.offload import into
-from edge_client.records import load_records
 from edge_client.seeds import stream
-from edge_client.session import Session
-from sim.config import load_study, parse_override
-from sim.run_plan import run_plan, server_method
+from sim.config.run_plan import run_plan, server_method
+from sim.config.study import load_study, parse_override
 
 ROUNDS = 20
 NAMES = ("pi-a", "pi-b")

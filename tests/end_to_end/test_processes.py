@@ -48,7 +48,7 @@ def test_no_process_survives_the_command(tmp_path: Path, sent: signal.Signals) -
         where = f"what was recorded until then is in {tmp_path / 'study'}"
         assert errors == f"interrupted; {where}; --resume goes on with it\n"
     # What was recorded until then can be read.
-    from broker_server.store import StudyStore
+    from broker_server.study.store import StudyStore
 
     with StudyStore.open(tmp_path / "study") as store:
         assert store.rows("SELECT count(*) FROM runs") == [(1,)]
@@ -101,10 +101,10 @@ def test_more_devices_than_the_machine_holds_are_refused_before_the_start(tmp_pa
 def test_two_runs_in_one_process(tmp_path: Path) -> None:
     code = (
         "from pathlib import Path\n"
-        "from sim.config import load_study\n"
+        "from sim.config.study import load_study\n"
         "from sim.emulation.study import run_study\n"
-        "from sim.progress import Quiet\n"
-        "from sim.summary import result_json\n"
+        "from sim.screen.progress import Quiet\n"
+        "from sim.screen.summary import result_json\n"
         "if __name__ == '__main__':\n"
         "    study = load_study('demo', {'rounds': 1, 'link': 'none'})\n"
         "    hashes = []\n"

@@ -11,9 +11,9 @@ import pytest
 from end_to_end_tools import HANGS_S, descendants, gca, wait_for
 from resume.stopped import outcome
 
-from sim.config import load_study
+from sim.config.study import load_study
 from sim.emulation.study import run_study
-from sim.progress import Quiet
+from sim.screen.progress import Quiet
 
 ROUNDS = 12
 STUDY = f"""

@@ -13,8 +13,8 @@ import pytest
 from brokers import RunningBroker
 from end_to_end_tools import HANGS_S
 
-from broker_server.results import balance
-from broker_server.store import StudyStore
+from broker_server.study.results import balance
+from broker_server.study.store import StudyStore
 from edge_client.protocol import topics
 from edge_client.protocol.codec import encode
 from edge_client.protocol.messages import SERVER, RoundState

@@ -12,7 +12,7 @@ import pytest
 from brokers import RunningBroker, open_broker
 from end_to_end.test_server_and_devices import Program, device, gca, records, server  # noqa: F401 - a fixture
 
-from broker_server.store import StudyStore
+from broker_server.study.store import StudyStore
 from edge_client.methods.defences import rotation
 from edge_client.model.choice import trainer_for
 from edge_client.private_seeds import Secrets
@@ -22,7 +22,7 @@ from edge_client.protocol.messages import Chunk
 from edge_client.transport.base import Settings
 from edge_client.transport.endpoint import endpoint
 from edge_client.transport.mqtt import connector
-from sim.config import load_study
+from sim.config.study import load_study
 
 LONG = ("--rounds", "5000")
 FEW = ("--rounds", "4")

@@ -14,14 +14,14 @@ from end_to_end_tools import gca, wait_for
 from study_rows import rows
 
 from edge_client.errors import ConfigError, GcaError
-from sim.config import Study, load_study
+from sim.config.study import Study, load_study
 from sim.emulation import study as running
 from sim.emulation.journal import Journal
 from sim.emulation.runs import Federation, Finished
 from sim.emulation.study import run_study
 from sim.emulation.workload import TASK_BYTES, check_machine, demands
 from sim.fleet.federation import run
-from sim.progress import Quiet
+from sim.screen.progress import Quiet
 
 LINK = "256kbit/1mbit/40ms"
 
@@ -156,7 +156,7 @@ def test_a_run_that_can_never_end_is_blocked_and_says_who_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A device that forgets to upload would keep a server without a deadline waiting for ever."""
-    from edge_client.session import Session
+    from edge_client.conversation.session import Session
 
     async def forget(self: Session, round: int, arrays: object) -> Any:
         await asyncio.Event().wait()

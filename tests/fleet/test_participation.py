@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from broker_server import results
-from broker_server.store import StudyStore
+from broker_server.study import results
+from broker_server.study.store import StudyStore
 from edge_client.cohort import sizes
 from edge_client.errors import ConfigError, GcaError
-from sim.config import load_study
+from sim.config.study import load_study
 from sim.emulation.dropout import silences
 from sim.emulation.study import run_study
-from sim.progress import Quiet
-from sim.summary import irregularities
+from sim.screen.progress import Quiet
+from sim.screen.summary import irregularities
 
 QUICK, SLOW = "2mbit/4mbit/20ms", "20kbit/20kbit/400ms"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.validation import LINKS, always_too_far, boards, out_of_order, run, studies
-from sim.hardware import OWN, hardwares
+from sim.config.hardware import OWN, hardwares
 
 
 @pytest.fixture(autouse=True)

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from study_rows import rows
 
-from broker_server.checkpoint import load_checkpoint
+from broker_server.study.checkpoint import load_checkpoint
 from edge_client.errors import ConfigError, GcaError
 from edge_client.model.choice import trainer_for
 from edge_client.model.trainer import ModelState, NumpyTrainer
-from sim.config import Study, load_study
+from sim.config.study import Study, load_study
 from sim.emulation.study import resume_study, run_study
 from sim.fleet import program
 from sim.fleet.recording import FOLDER, identity, recording
 from sim.fleet.replay import BEGINNING, NO_MODEL, ReplayedWork, taught, trained
 from sim.grid.cells import cells
 from sim.grid.runner import run_cells
-from sim.progress import Quiet
+from sim.screen.progress import Quiet
 
 FAST, SLOW = "10mbit/10mbit/10ms", ["64kbit/64kbit/300ms", "256kbit/1mbit/40ms"]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from edge_client.errors import ConfigError
+from sim.config.hardware import OWN, hardwares
 from sim.grid.cells import cells, parse_over
-from sim.hardware import OWN, hardwares
 
 
 def test_every_combination_is_a_cell_and_the_last_key_varies_fastest() -> None:

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from broker_server.plan import RunPlan
-from broker_server.records import Outcome, RoundRecord
-from broker_server.store import StudyStore
+from broker_server.study.records import Outcome, RoundRecord
+from broker_server.study.store import StudyStore
 from edge_client.protocol.messages import Evaluation, Tally, Telemetry
-from sim.costs import Instant, first_to_reach, instants
-from sim.energy import power
+from sim.costs.energy import power
+from sim.costs.spent import Instant, first_to_reach, instants
 from sim.links.profiles import profile
 
 SHEET = (

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from sim.energy import Energy, per_megabyte, power, together
-from sim.hardware import radio
+from sim.config.hardware import radio
+from sim.costs.energy import Energy, per_megabyte, power, together
 from sim.links.profiles import profile
 
 STAGES = {"reconstruction": 3.0, "alignment": 1.0, "upload": 2.0, "wait": 8.0, "evaluate": 99.0}

@@ -2,13 +2,13 @@
 
 import pytest
 
-from broker_server.results import Point
+from broker_server.study.results import Point
 from edge_client.errors import ConfigError
 from sim.reproduction.measures import Taken
 from sim.reproduction.published import TITLES, Figure, figures
 from sim.reproduction.tables import Protocol, wanted
 from sim.reproduction.verdict import Compared, orders
-from sim.summary import judged
+from sim.screen.summary import judged
 
 
 def taken(accuracy: float) -> Taken:

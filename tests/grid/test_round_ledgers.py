@@ -5,11 +5,11 @@ from itertools import accumulate
 
 import pytest
 
-from broker_server.store import StudyStore
-from sim.config import load_study
-from sim.costs import instants
+from broker_server.study.store import StudyStore
+from sim.config.study import load_study
+from sim.costs.spent import instants
 from sim.emulation.study import run_study
-from sim.progress import Quiet
+from sim.screen.progress import Quiet
 
 ROUNDS = 3
 STATES = 400

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from broker_server.store import StudyStore
+from broker_server.study.store import StudyStore
 from edge_client.errors import EnvironmentFault
+from sim.costs.energy import Energy
 from sim.emulation.study import run_study
-from sim.energy import Energy
 from sim.grid import rows
 from sim.grid.cells import Cell, cells, folder
 from sim.grid.rows import check_writable, row, show, write_csv
 from sim.grid.runner import UNFINISHED, Done, is_complete, run_cells
-from sim.progress import Quiet
-from sim.units import duration_text
+from sim.screen.progress import Quiet
+from sim.screen.units import duration_text
 
 SMALL = {"devices": 2, "rounds": 1, "clock": "virtual", "hardware": "pi-zero-2-w", "training.hidden": [8]}
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from broker_server.plan import RunPlan
-from broker_server.records import RoundRecord
-from broker_server.store import StudyStore
+from broker_server.study.records import RoundRecord
+from broker_server.study.store import StudyStore
 from edge_client.protocol.messages import Evaluation, Tally, Telemetry
-from sim.stragglers import Waste, round_quantiles, stage_quantiles, stragglers, waste
+from sim.costs.stragglers import Waste, round_quantiles, stage_quantiles, stragglers, waste
 
 DEVICES = tuple(f"d{n:02d}" for n in range(1, 12))
 ROUNDS = {1: (0.0, 10.0), 2: (100.0, 120.0), 3: (200.0, 290.0)}

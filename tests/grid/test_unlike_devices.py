@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from broker_server.store import StudyStore
+from broker_server.study.store import StudyStore
 from edge_client.errors import ConfigError
-from sim.config import Study, dump, load_study
+from sim.config.devices import device_boards, device_links, device_names, name_of
+from sim.config.study import Study, dump, load_study
+from sim.costs.energy import powers
+from sim.costs.plan import plan_study
 from sim.data import load
-from sim.devices import device_boards, device_links, device_names, name_of
 from sim.emulation.study import run_study
-from sim.energy import powers
-from sim.plan import plan_study
-from sim.progress import Quiet
 from sim.report.study import read_study
+from sim.screen.progress import Quiet
 
 LINKS = ["256kbit/1mbit/100ms", "2mbit/4mbit/20ms", "50kbit/200ms"]
 BOARDS = ["pi-zero-2-w", "pi-5"]

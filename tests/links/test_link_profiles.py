@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.errors import ConfigError
-from sim.hardware import hardware, hardwares, radio, radios
+from sim.config.hardware import hardware, hardwares, radio, radios
 from sim.links.figures import Figure
 from sim.links.link import LinkState, plan
 from sim.links.loss import loss_limited_rate

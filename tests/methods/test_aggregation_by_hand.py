@@ -9,12 +9,12 @@ from msgspec.structs import replace as with_fields
 from server.driver import Driver, notes, told
 from server.driver import plan as a_plan
 
-from broker_server.coordinator import Coordinator
 from broker_server.methods.averaging import as_broadcast
 from broker_server.methods.base import Upload
 from broker_server.methods.dp_fedavg import DpFedAvgServer
 from broker_server.methods.fedavg import MAX_PARAMETER, FedAvgServer
 from broker_server.methods.fednova import FedNovaServer
+from broker_server.rounds.coordinator import Coordinator
 from edge_client.errors import GcaError, ProtocolError
 from edge_client.protocol.codec import FP32, Arrays
 from edge_client.protocol.messages import Reject

@@ -10,8 +10,8 @@ from msgspec.structs import replace as with_fields
 from broker_server.clustering import ClusteringSpec
 from broker_server.methods.gca import GcaServer
 from edge_client.methods.registry import method as device_half
-from sim.config import Algorithm, Method, Study, load_study
-from sim.presets import TABULAR, VISION, Preset, clustering_spec, preset
+from sim.config.presets import TABULAR, VISION, Preset, clustering_spec, preset
+from sim.config.study import Algorithm, Method, Study, load_study
 
 BACKENDS = get_args(Algorithm)
 

@@ -17,8 +17,8 @@ from broker_server.methods.gca import GcaServer
 from broker_server.methods.geometric_median import geometric_median
 from broker_server.methods.trimmed_mean import TrimmedMeanServer
 from edge_client.errors import ConfigError, GcaError
-from sim.config import load_study
-from sim.run_plan import server_method
+from sim.config.run_plan import server_method
+from sim.config.study import load_study
 
 MEDIAN, TRIMMED, MEAN = (kind(HYPER, SEED) for kind in (CoordinateMedianServer, TrimmedMeanServer, FedAvgServer))
 GCA = {"latent_dim": 2, "upload_fraction": 1.0, "clustering": ClusteringSpec("kmeans", 3), "seed": 5}

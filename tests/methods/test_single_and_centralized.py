@@ -7,20 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker_server.checkpoint import load_checkpoint
-from broker_server.store import FILE
+from broker_server.study.checkpoint import load_checkpoint
+from broker_server.study.store import FILE
+from edge_client.data.records import load_records
 from edge_client.errors import ConfigError, GcaError
 from edge_client.methods.context import LocalContext
 from edge_client.methods.single import Single
 from edge_client.model.choice import architecture_for, trainer_for
-from edge_client.records import load_records
-from sim.config import Study, load_study
+from sim.config.hardware import hardware
+from sim.config.run_plan import run_plan, server_method
+from sim.config.study import Study, load_study
 from sim.emulation.study import run_study
-from sim.hardware import hardware
 from sim.local import POOLED
-from sim.progress import Quiet
-from sim.run_plan import run_plan, server_method
-from sim.summary import result_json
+from sim.screen.progress import Quiet
+from sim.screen.summary import result_json
 
 
 def demo(method: str, **changed: object) -> Study:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client import csv_records
-from edge_client.csv_records import Columns, load_csv
+from edge_client.data import csv_records
+from edge_client.data.csv_records import Columns, load_csv
+from edge_client.data.scaler import Scaler, read_scaler, write_scaler
 from edge_client.errors import ConfigError, EnvironmentFault, GcaError
-from edge_client.scaler import Scaler, read_scaler, write_scaler
 
 LABELLED = Columns("state", "ok")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from brokers import open_broker
 
-from broker_server.store import StudyStore
+from broker_server.study.store import StudyStore
 from edge_client.__main__ import main
 
 

@@ -7,9 +7,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from edge_client.conversation.mailbox import Mailbox
 from edge_client.errors import ConfigError
 from edge_client.hyperparameters import Hyperparameters
-from edge_client.mailbox import Mailbox
 from edge_client.protocol import topics
 from edge_client.protocol.chunks import split
 from edge_client.protocol.codec import encode, encode_arrays

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker_server.collection import over
-from broker_server.herald import Herald
-from broker_server.ledger import Ledger
-from broker_server.past import Past
 from broker_server.plan import RunPlan
+from broker_server.rounds.collection import over
+from broker_server.rounds.herald import Herald
+from broker_server.rounds.ledger import Ledger
+from broker_server.rounds.past import Past
 from edge_client.protocol.codec import decode
 from edge_client.protocol.lives import MAX_LIFE
 from edge_client.protocol.messages import Cohort, RoundState

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from broker_server.checkpoint import save_checkpoint
 from broker_server.plan import RunPlan
-from broker_server.records import Outcome, RoundRecord
-from broker_server.store import StudyStore
+from broker_server.study.checkpoint import save_checkpoint
+from broker_server.study.records import Outcome, RoundRecord
+from broker_server.study.store import StudyStore
 from edge_client.protocol.messages import Evaluation, Tally, Telemetry
 
 SHEET = (

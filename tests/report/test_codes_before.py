@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from report.report_studies import with_centroids, written
 
-from broker_server.checkpoint import load_checkpoint, save_checkpoint
+from broker_server.study.checkpoint import load_checkpoint, save_checkpoint
 from sim.report import before
 from sim.report.before import before_last_alignment
 from sim.report.build import build_report

@@ -9,7 +9,7 @@ import pytest
 from report.report_studies import written
 
 from broker_server.plan import RunPlan
-from broker_server.store import FILE, StudyStore
+from broker_server.study.store import FILE, StudyStore
 from sim.cli.app import run
 
 

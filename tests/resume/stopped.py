@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from study_rows import rows
 
-from broker_server.checkpoint import load_checkpoint
-from sim.config import Study, load_study
+from broker_server.study.checkpoint import load_checkpoint
+from sim.config.study import Study, load_study
 from sim.emulation.journal import Journal
-from sim.progress import Quiet
+from sim.screen.progress import Quiet
 
 SMALL = """
 dataset = "breast_cancer"

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from resume.stopped import QUIET, at_each_call, outcome, rows, small, snapshot
 
-from broker_server.schema import VERSION
+from broker_server.study.schema import VERSION
 from edge_client.checkpoint import Checkpoint, load, save
 from edge_client.errors import EnvironmentFault, GcaError
 from edge_client.model.trainer import ModelState

@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from broker_server.actions import Action, Aggregate, Finish, Note, Publish, Record
 from broker_server.clustering import ClusteringSpec
-from broker_server.coordinator import Coordinator
 from broker_server.methods.base import Aggregate as Aggregated
 from broker_server.methods.gca import GcaServer
 from broker_server.plan import RunPlan
+from broker_server.rounds.actions import Action, Aggregate, Finish, Note, Publish, Record
+from broker_server.rounds.coordinator import Coordinator
 from edge_client.hyperparameters import Hyperparameters
 from edge_client.protocol import topics
 from edge_client.protocol.chunks import split

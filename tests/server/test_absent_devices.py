@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from server.driver import NAME, RUN, Driver, plan, told
 
-from broker_server.actions import Observe
+from broker_server.rounds.actions import Observe
 from edge_client.cohort import takes_part
 from edge_client.protocol import topics
 from edge_client.protocol.messages import MAX_EVALUATIONS, Evaluation, Telemetry, Welcome

@@ -12,8 +12,8 @@ from server.driver import (
     told,
 )
 
-from broker_server.actions import Accepted, Publish
 from broker_server.methods.base import Aggregate as Aggregated
+from broker_server.rounds.actions import Accepted, Publish
 from edge_client.protocol import topics
 from edge_client.protocol.codec import encode_arrays
 from edge_client.protocol.messages import Chunk

@@ -12,7 +12,7 @@ from server.driver import (
     told,
 )
 
-from broker_server.actions import Closed, Publish
+from broker_server.rounds.actions import Closed, Publish
 from edge_client.protocol import topics
 from edge_client.protocol.codec import encode_arrays
 from edge_client.protocol.messages import FAREWELL_S

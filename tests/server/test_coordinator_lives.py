@@ -20,7 +20,7 @@ from server.driver import (
     told,
 )
 
-from broker_server.start import Start, load_start, save_start
+from broker_server.study.start import Start, load_start, save_start
 from edge_client.protocol import topics
 from edge_client.protocol.codec import Arrays, decode_arrays, encode
 from edge_client.protocol.messages import Presence

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from server.driver import CODES, RUN, Driver, plan, told
 
-from broker_server.actions import Accepted, Aggregate, Finish, Record
+from broker_server.rounds.actions import Accepted, Aggregate, Finish, Record
 from edge_client.protocol.messages import Chunk, RoundState, Standing, Welcome
 
 DEVICES = ("a", "b", "c")

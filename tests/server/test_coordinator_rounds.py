@@ -19,8 +19,8 @@ from server.driver import (
     told,
 )
 
-from broker_server.actions import Accepted, Amend, Note, Publish
-from broker_server.records import Amendment
+from broker_server.rounds.actions import Accepted, Amend, Note, Publish
+from broker_server.study.records import Amendment
 from edge_client.cohort import takes_part
 from edge_client.protocol import topics
 from edge_client.protocol.codec import encode, encode_arrays

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 from server.driver import NAME, RUN, Driver, Finish, Reject, RoundState, Welcome, notes, only, plan, told
 
-from broker_server.actions import Opened
+from broker_server.rounds.actions import Opened
 from edge_client.errors import ConfigError
 from edge_client.protocol import topics
 from edge_client.protocol.messages import Presence, Probe

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from server.driver import HYPER, Driver, Record, plan
 
-from broker_server.deadline import Pace, allowance, farewell
+from broker_server.rounds.deadline import Pace, allowance, farewell
 from edge_client.protocol.messages import FAREWELL_S
 
 

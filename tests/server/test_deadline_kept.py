@@ -51,7 +51,7 @@ def test_a_kept_deadline_is_never_late_and_never_passes_unrevised(
 
 
 def test_a_thousand_uploads_do_not_each_look_at_a_thousand_devices(monkeypatch) -> None:
-    from broker_server import round_limit as module
+    from broker_server.rounds import round_limit as module
 
     driver = Driver(plan(devices=300, rounds=3))
     for number in range(300):
@@ -73,7 +73,7 @@ def test_a_thousand_uploads_do_not_each_look_at_a_thousand_devices(monkeypatch) 
 
 
 def test_goodbyes_do_not_each_look_at_all_who_remain(monkeypatch) -> None:
-    from broker_server import round_limit as module
+    from broker_server.rounds import round_limit as module
 
     driver = Driver(plan(devices=300, rounds=1))
     for number in range(300):

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 from server.driver import CODES, RESULT, RUN, Driver, Record, only, plan
 
-from broker_server.actions import Observe, Publish
-from broker_server.ledger import Ledger
+from broker_server.rounds.actions import Observe, Publish
+from broker_server.rounds.ledger import Ledger
 from edge_client.protocol import topics
 from edge_client.protocol.codec import encode, encode_arrays
 from edge_client.protocol.messages import Chunk, Tally, Telemetry

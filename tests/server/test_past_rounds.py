@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from server.driver import CODES, Aggregated, Chunk, Driver, Welcome, plan, told
 
-from broker_server.collection import over
-from broker_server.past import MOST_BYTES, NAME_BYTES, Broadcast, Past
+from broker_server.rounds.collection import over
+from broker_server.rounds.past import MOST_BYTES, NAME_BYTES, Broadcast, Past
 from edge_client.protocol.codec import Arrays, decode_arrays
 
 

@@ -8,9 +8,9 @@ from brokers import RunningBroker
 from device.in_memory import PLAN, Federation
 from server.driver import NAME, RUN, Driver, Finish, RoundState, plan, told
 
-from broker_server.actions import Closed, Publish, Superseded
 from broker_server.plan import RunPlan
-from broker_server.rivals import make_sure_of_being_alone
+from broker_server.rounds.actions import Closed, Publish, Superseded
+from broker_server.rounds.rivals import make_sure_of_being_alone
 from broker_server.server import Server
 from edge_client.clock import RealClock
 from edge_client.device import live
@@ -171,7 +171,7 @@ async def test_of_two_that_begin_at_one_moment_one_gives_way() -> None:
 async def test_what_a_dead_server_left_behind_locks_nobody_out(
     broker: RunningBroker, left: str | None, monkeypatch
 ) -> None:
-    monkeypatch.setattr("broker_server.rivals.ANSWER_S", 0.5)
+    monkeypatch.setattr("broker_server.rounds.rivals.ANSWER_S", 0.5)
     connect = connector(endpoint(broker.url))
     if left is not None:
         async with connect(Settings("grave")) as transport:

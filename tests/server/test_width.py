@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from server.driver import Driver, Finish, Reject, RoundState, Welcome, notes, only, plan, told
 
-from broker_server.actions import Opened
-from broker_server.start import Start
+from broker_server.rounds.actions import Opened
+from broker_server.study.start import Start
 
 
 def width_of(run: Driver) -> int | None:

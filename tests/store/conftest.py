@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from store.store_tools import PLAN
 
-from broker_server.store import StudyStore
+from broker_server.study.store import StudyStore
 
 
 @pytest.fixture

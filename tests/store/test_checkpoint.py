@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker_server.checkpoint import load_checkpoint, save_checkpoint
+from broker_server.study.checkpoint import load_checkpoint, save_checkpoint
 from edge_client.errors import EnvironmentFault
 
 ARRAYS = {

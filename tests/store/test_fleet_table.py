@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from edge_client.protocol.messages import Evaluation, Tally, Telemetry
-from sim.fleet_table import SPARE_LINES, FleetTable
+from sim.screen.fleet_table import SPARE_LINES, FleetTable
 
 
 def told(device: str, round: int, outcome: str = "completed", accuracy: float | None = 0.75) -> Telemetry:

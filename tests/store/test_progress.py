@@ -8,10 +8,10 @@ from contextlib import suppress
 import pytest
 from rich.console import Console
 
-from broker_server.records import ENDS_EARLY, RoundRecord
+from broker_server.study.records import ENDS_EARLY, RoundRecord
 from edge_client.protocol.messages import Tally
 from sim.emulation.journal import Display
-from sim.progress import Lines, Live, progress
+from sim.screen.progress import Lines, Live, progress
 
 
 class Terminal(io.StringIO):

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from broker_server.plan import RunPlan
-from broker_server.records import RoundRecord
-from broker_server.store import StudyStore
+from broker_server.study.records import RoundRecord
+from broker_server.study.store import StudyStore
 from edge_client.protocol.messages import Evaluation, Telemetry
 from sim.emulation.journal import Journal
-from sim.progress import Quiet
+from sim.screen.progress import Quiet
 
 
 class Shown(Quiet):

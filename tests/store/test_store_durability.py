@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from store.store_tools import PLAN
 
-from broker_server import results
-from broker_server.records import Outcome, RoundRecord
-from broker_server.store import FILE, StudyStore
+from broker_server.study import results
+from broker_server.study.records import Outcome, RoundRecord
+from broker_server.study.store import FILE, StudyStore
 from edge_client.errors import EnvironmentFault
 
 
@@ -131,8 +131,8 @@ WRITER = """
 import sys
 from pathlib import Path
 from broker_server.plan import RunPlan
-from broker_server.records import RoundRecord
-from broker_server.store import StudyStore
+from broker_server.study.records import RoundRecord
+from broker_server.study.store import StudyStore
 
 store = StudyStore.create(Path(sys.argv[1]))
 run = store.begin_run(RunPlan("magic", "5f0c21aa", "gca", 100, 10**6), 40, "magic")
@@ -165,8 +165,8 @@ def test_a_killed_writer_leaves_whole_rounds(tmp_path: Path, rounds: int) -> Non
 HALF = """
 import sys
 from pathlib import Path
-from broker_server.records import RoundRecord
-from broker_server.store import StudyStore
+from broker_server.study.records import RoundRecord
+from broker_server.study.store import StudyStore
 from broker_server.plan import RunPlan
 
 store = StudyStore.create(Path(sys.argv[1]))

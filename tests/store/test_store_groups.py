@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from broker_server.plan import RunPlan
-from broker_server.records import Outcome
-from broker_server.store import StudyStore
+from broker_server.study.records import Outcome
+from broker_server.study.store import StudyStore
 
 PLAN = RunPlan(run="g", incarnation="5f0c21aa", method="gca", seed=1, rounds=2)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from store.store_tools import PLAN
 
-from broker_server import results
-from broker_server.records import Amendment, Closing, Outcome, RoundRecord
-from broker_server.results import Balance, Bytes, Point
-from broker_server.store import FILE, StudyStore
+from broker_server.study import results
+from broker_server.study.records import Amendment, Closing, Outcome, RoundRecord
+from broker_server.study.results import Balance, Bytes, Point
+from broker_server.study.store import FILE, StudyStore
 from edge_client.errors import EnvironmentFault
 from edge_client.protocol.messages import Evaluation, Tally, Telemetry
 

@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 
 from broker_server.plan import RunPlan
-from broker_server.records import Outcome, RoundRecord
-from broker_server.store import FILE, StudyStore
+from broker_server.study.records import Outcome, RoundRecord
+from broker_server.study.store import FILE, StudyStore
 from edge_client.protocol.messages import Evaluation, Tally, Telemetry
-from sim.config import Study, load_study
-from sim.summary import result_json, show_summary
-from sim.units import bytes_text, duration_text
+from sim.config.study import Study, load_study
+from sim.screen.summary import result_json, show_summary
+from sim.screen.units import bytes_text, duration_text
 
 STUDY = load_study("demo", {"devices": 1, "rounds": 2, "training.hidden": [3], "training.latent_dim": 2})
 # P for d_x = 4, hidden (3), d_z = 2: 4*3+3, 3*2+2, 2*3+3, 3*4+4

@@ -2,7 +2,7 @@
 
 from server.driver import LATENT, RUN, Chunk, Driver, Publish, notes, plan, told
 
-from broker_server.members import FEWEST_NAMES
+from broker_server.rounds.members import FEWEST_NAMES
 from edge_client.protocol import topics
 from edge_client.protocol.messages import MAX_CHUNKS, Join, Reject, Telemetry, Welcome
 

@@ -19,15 +19,15 @@ from trust.credentials import WAYS, Guarded, guarded
 from broker_server.methods.gca import GcaServer
 from broker_server.server import Server
 from edge_client.clock import RealClock
+from edge_client.conversation.identity import Identity
+from edge_client.conversation.session import Session
 from edge_client.device import Device, live
 from edge_client.errors import EnvironmentFault, GcaError
-from edge_client.identity import Identity
 from edge_client.offload import into
 from edge_client.protocol import topics
 from edge_client.protocol.codec import encode
 from edge_client.protocol.messages import SERVER, Chunk, Join, Presence, RoundState, Telemetry
 from edge_client.seeds import stream
-from edge_client.session import Session
 from edge_client.transport.base import Connect, Incoming, Settings
 from edge_client.transport.endpoint import endpoint
 from edge_client.transport.mqtt import connector

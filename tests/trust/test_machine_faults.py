@@ -20,12 +20,12 @@ from end_to_end_tools import HANGS_S
 
 from edge_client.__main__ import main as device_command
 from edge_client.checkpoint import Checkpoint
+from edge_client.data.records import Records
+from edge_client.data.scaler import Scaler
 from edge_client.errors import ConfigError, ConnectionLost, EnvironmentFault
 from edge_client.kept_state import Origin, kept_state, origin
 from edge_client.model.trainer import ModelState
 from edge_client.protocol.messages import SERVER, Standing, Welcome
-from edge_client.records import Records
-from edge_client.scaler import Scaler
 from edge_client.transport.base import Settings, Will
 from edge_client.transport.endpoint import Endpoint, endpoint
 from edge_client.transport.mqtt import _certificate, connector

@@ -11,17 +11,17 @@ import pytest
 from device.in_memory import HYPER, PLAN, RECORDS, WIDTH, Federation
 from server.driver import RUN, Aggregate, Driver, Record, Reject, notes, only, plan, told
 
-from broker_server.conduct import Conduct
-from broker_server.members import FEWEST_NAMES, Members, room_for
+from broker_server.rounds.conduct import Conduct
+from broker_server.rounds.members import FEWEST_NAMES, Members, room_for
 from broker_server.server import Server
-from broker_server.store import StudyStore
+from broker_server.study.store import StudyStore
 from edge_client.offload import into
 from edge_client.protocol import topics
 from edge_client.protocol.chunks import split
 from edge_client.protocol.codec import Arrays, decode, encode, encode_arrays
 from edge_client.protocol.messages import Header, Join, Presence, RoundState, Telemetry, Welcome
 from edge_client.transport.base import Settings, Transport
-from sim.config import Participation
+from sim.config.study import Participation
 from sim.emulation.journal import Journal
 
 # ---- by hand -------------------------------------------------------------------------------------------------------

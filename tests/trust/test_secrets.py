@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from trust.credentials import guarded
 
-from broker_server.store import StudyStore
+from broker_server.study.store import StudyStore
 
 SMALL = ("demo", "--devices", "2", "--rounds", "2", "--set", "training.upload_fraction=0.5", "--wait", "60")
 

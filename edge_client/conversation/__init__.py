@@ -1,0 +1,1 @@
+"""A device's conversation with the server: what it hears (`mailbox`), what it says (`outbox`), and when (`session`)."""

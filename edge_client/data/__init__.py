@@ -1,0 +1,1 @@
+"""A device's own records: from a file or a CSV, and the scaler that devices can share."""
