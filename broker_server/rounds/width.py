@@ -49,10 +49,10 @@ class Width:
     def dissent(self, join: Join) -> str:
         """Say that devices differ, if the sender of `join` is the first of its width, and not of all; else nothing."""
         member = self._members.joined.get(join.device)
-        if member is not None and member.input_dim == join.input_dim:
-            return ""  # that was said when it came
+        if self.settled is not None or (member is not None and member.input_dim == join.input_dim):
+            return ""  # no longer of interest, or said when it came
         others = {device: width for device, width in self._widths(join).items() if device != join.device}
-        if self.settled is not None or not others or join.input_dim in others.values():
+        if not others or join.input_dim in others.values():
             return ""
         ours = f"those of {join.device} have {counted(join.input_dim, 'feature')}"
         theirs = ", ".join(f"of {device} {width}" for device, width in list(others.items())[:3])

@@ -1,12 +1,15 @@
 """How wide a run's records are, and what those hear whose records are not."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from server.driver import Driver, Finish, Reject, RoundState, Welcome, notes, only, plan, told
+from server.driver import SAMPLES, WIDTH, Driver, Finish, Reject, RoundState, Welcome, notes, only, plan, told
 
 from broker_server.rounds.actions import Opened
+from broker_server.rounds.members import Member
 from broker_server.study.start import Start
+from edge_client.protocol.messages import Join
 
 
 def width_of(run: Driver) -> int | None:
@@ -83,6 +86,28 @@ def test_a_device_may_come_back_with_another_width_before_it_is_settled_and_not_
     assert width_of(run) == 7
     run.presence("a", 5.0, state="lost", instance="11111111")
     assert told(run.arrive("a", 6.0, instance="22222222"), Reject)
+
+
+def test_once_it_is_settled_nobody_who_comes_has_all_the_others_looked_through() -> None:
+    """A thousand devices that connect again would cost a million looks."""
+
+    class Joined(dict[str, Member]):
+        looks = 0
+
+        def items(self) -> Any:
+            for item in super().items():
+                self.looks += 1
+                yield item
+
+    names = [f"d{number}" for number in range(50)]
+    run = Driver(plan(devices=50, minimum_devices=50))
+    run.start(*names)
+    joined = run.coordinator.members.joined = Joined(run.coordinator.members.joined)
+    width = run.coordinator._door._width
+    for name in names:
+        join = Join(**run.head(name), instance="11111111", samples=SAMPLES, input_dim=WIDTH + 1)
+        assert not width.weigh(join) and width.dissent(join) == ""
+    assert joined.looks == 0
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3, 10])
