@@ -80,9 +80,9 @@ class KeptState:
     say: Callable[[str], None] = field(repr=False)
 
     @property
-    def unsure_of(self) -> int:
-        """The round in which the process before this one was stopped; 0 if nothing of it is gone on from."""
-        return self.kept.round + 1 if self.kept else 0
+    def unsure_of(self) -> int | None:
+        """The round in which the process before this one was stopped; None if nothing of it is gone on from."""
+        return self.kept.round + 1 if self.kept else None
 
     def resume(self, welcome: Welcome) -> Checkpoint | None:
         """Return what was kept of the server's run; what is of another run of that name is set aside. The secret stays

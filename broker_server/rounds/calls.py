@@ -42,9 +42,9 @@ class Calls:
 
     def started_anew(self, collection: Collection, join: Join) -> list[Action]:
         """Ask a process that comes after another of its device for what the round asked that one for, if it is still to
-        come. One that asks what became of an upload goes on from what the one before it kept; any other begins with a
-        new model, which the study is told. One that takes no part hears the round's broadcast if the one before it
-        would have."""
+        come. One that asks what became of a round's upload goes on from what the one before it kept, and if that round
+        is this one, knows the model that the upload came from; any other begins with a new model, which the study is
+        told. One that takes no part hears the round's broadcast if the one before it would have."""
         device = join.device
         if device not in collection.instances:
             idle = not takes_part(collection.cohort, self._plan.seed, collection.round, device)
@@ -53,13 +53,13 @@ class Calls:
             return []
         if collection.instances[device] == join.instance:
             return []
-        goes_on = join.awaits == "acceptance"
+        asks_of = join.round if join.awaits == "acceptance" else 0  # 0: of none, as there is no round before 1
         decided = device in collection.accepted or device in collection.rejected
-        if not collection.is_open or (decided and not goes_on):
+        if not collection.is_open or (decided and asks_of != collection.round):
             collection.give_up(device)  # there is nothing for it in this round
             return []
         collection.ask_again(device, join.instance)
-        if goes_on:
+        if asks_of:
             return []
         return [Note(f"round {collection.round}: {device} was started anew and kept nothing: it is asked again, and "
                      "its model is a new one")]  # fmt: skip

@@ -37,8 +37,8 @@ T = TypeVar("T")
 class Session:
     """See the module. `jitter` spreads the retries of many devices; `log` takes one line for a person. `seq` is the
     number that messages go on from, once this device has joined. `unsure_of` is the round whose upload an earlier
-    process of this device may have sent (0: any): the server is asked what became of it, and asks this process in place
-    of that one. None: this process knows of no earlier one."""
+    process of this device may have sent: the server is asked what became of it, and asks this process in place of that
+    one. None: this process goes on from no earlier one."""
 
     def __init__(self, who: Identity, connect: Connect, clock: Clock, jitter: np.random.Generator,
                  log: Callable[[str], None], seq: int = 0, unsure_of: int | None = None) -> None:  # fmt: skip

@@ -171,16 +171,19 @@ async def test_a_machine_that_lost_power_is_back_in_seconds(broker, tmp_path: Pa
                 await new.says(": completed")  # and goes on unharmed
 
 
+@pytest.mark.parametrize("has_folder", [False, True])
 async def test_a_lone_device_that_is_killed_and_keeps_nothing_goes_on_with_a_new_model(
-    broker, tmp_path: Path, records
+    broker, tmp_path: Path, records, has_folder: bool
 ) -> None:
+    """A folder to keep its state in changes nothing where there is none of this run in it yet."""
+    state = ("--state", str(tmp_path / "state")) if has_folder else ()
     more = ("--devices", "1", "--rounds", "12", "--set", "training.recon_epochs=60")
     async with server(broker, tmp_path / "study", *more) as serving:
         async with device(broker, "pi-a", records[0]) as first:
             await first.says("round 2: completed")
             first.process.kill()
             await first.ended()
-        async with device(broker, "pi-a", records[0]) as second:
+        async with device(broker, "pi-a", records[0], *state) as second:
             assert [await p.ended() for p in (serving, second)] == [0, 0], (serving.lines, second.lines)
     with StudyStore.open(tmp_path / "study") as store:
         assert store.rows("SELECT count(*) FROM participants WHERE fate = 'accepted'") == [(12,)]

@@ -137,6 +137,18 @@ def test_one_whose_upload_is_in_hears_so_and_waits_for_the_broadcast() -> None:
     assert told(run.join("a", 6.5, instance="22222222", round=1, awaits="broadcast"), Chunk)
 
 
+def test_one_that_goes_on_from_too_long_ago_makes_no_second_upload() -> None:
+    """What it kept is of before round 1, and the upload that is in for round 2 came from a model that is lost."""
+    run = Driver()
+    run.start("a", "b")
+    run.play(1, 2.0, "a", "b")
+    run.upload("a", 2, 3.0)
+    run.presence("a", 3.5, state="lost")
+    (welcome,) = told(run.arrive("a", 4.0, instance="11111111", round=1, awaits="acceptance"), Welcome)
+    assert (welcome.round, welcome.standing.state) == (2, "accepted")
+    assert sorted(only(run.upload("b", 2, 5.0), Aggregate).uploads) == ["a", "b"]
+
+
 def test_one_that_was_stopped_kindly_may_come_back_into_the_round() -> None:
     run = Driver(plan(devices=3))
     run.start("a", "b", "c")

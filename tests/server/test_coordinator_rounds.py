@@ -1,5 +1,7 @@
 """Rounds by hand: who is waited for and until when, what is counted, and that the run ends exactly once."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from server.driver import (
@@ -212,13 +214,18 @@ def test_desertion_at_time_zero_is_as_good_as_later() -> None:
     assert run.tick(1.0) == []
 
 
-def test_a_device_that_restarts_in_the_middle_is_asked_again_and_the_study_told_of_its_new_model() -> None:
+NOTHING_KEPT = [{}, {"round": 0, "awaits": "acceptance"}]
+"""What a process says that goes on from nothing: older devices ask what became of the upload of round 0."""
+
+
+@pytest.mark.parametrize("says", NOTHING_KEPT)
+def test_a_device_that_restarts_in_the_middle_is_asked_again_and_the_study_told_of_its_new_model(says: Any) -> None:
     run = Driver(plan(deadline_s=30.0))
     run.start("a", "b")
     run.upload("a", 1, 2.0)
     run.chunk(run.chunks("b", 1, size=20)[0], 2.5)
     run.presence("b", 3.0, state="lost")
-    answer = run.arrive("b", 4.0, instance="11111111")
+    answer = run.arrive("b", 4.0, instance="11111111", **says)
     assert told(answer, Welcome)[0].round == 0  # round 1 is yet to come for it
     assert notes(answer) == [
         "round 1: b was started anew and kept nothing: it is asked again, and its model is a new one"
@@ -252,13 +259,14 @@ def test_a_device_without_which_no_round_counts_has_the_patience_to_come_back() 
     assert only(run.tick(23.0), Finish).outcome.reason == "round 1: 1 of 2 uploads (none came in time)"
 
 
+@pytest.mark.parametrize("says", NOTHING_KEPT)
 @pytest.mark.parametrize("fate", ["accepted", "rejected"])
-def test_a_device_whose_upload_is_decided_begins_with_the_next_round_if_it_kept_nothing(fate: str) -> None:
+def test_a_device_whose_upload_is_decided_begins_with_the_next_round_if_it_kept_nothing(fate: str, says: Any) -> None:
     run = Driver()
     run.start("a", "b")
     run.upload("a", 1, 2.0, CODES if fate == "accepted" else b"\xc1")
     run.presence("a", 3.0, state="lost")
-    answer = run.arrive("a", 4.0, instance="11111111")
+    answer = run.arrive("a", 4.0, instance="11111111", **says)
     assert told(answer, Welcome)[0].round == 1 and not notes(answer)
     assert ("a" in only(run.upload("b", 1, 5.0), Aggregate).uploads) == (fate == "accepted")
 

@@ -99,7 +99,7 @@ def opened(folder: Path, device: str = "pi-1", made_from: Origin = MADE_FROM, sa
 @pytest.mark.parametrize("life", ["shelf.5f0c21aa", "shelf.5f0c21aa.7"])
 def test_a_state_goes_on_in_whatever_life_of_its_server(tmp_path: Path, life: str) -> None:
     first = opened(tmp_path / "state")
-    assert first.kept is None and first.unsure_of == 0 and first.resume(welcome(life)) is None
+    assert first.kept is None and first.unsure_of is None and first.resume(welcome(life)) is None
     first.save(checkpoint())
     first.close()
     for half in (".shelf.pi-1.npz.4711", ".shelf.pi-1.secret.4711"):
@@ -172,7 +172,7 @@ def test_a_state_of_other_records_is_set_aside_and_the_noise_on_their_codes_is_n
     first.close()
     said: list[str] = []
     second = opened(tmp_path, made_from=now, said=said)
-    assert second.kept is None and second.unsure_of == 0 and second.resume(welcome("shelf.5f0c21aa")) is None
+    assert second.kept is None and second.unsure_of is None and second.resume(welcome("shelf.5f0c21aa")) is None
     assert told in second.why_anew() and said == [second.why_anew()] and "begins anew" in said[0]
     assert second.secret != first.secret and (tmp_path / "shelf.pi-1.npz~1").exists()
     second.save(checkpoint())
