@@ -259,6 +259,7 @@ class Coordinator:
         round = self._completed + 1
         if not self.members.joined:
             return self._end(False, f"round {round}: no device is left", now)
+        self._door.round_opens()
         self.collection = self._calls.open(round, now)
         self._conduct.new_round()
         return [Opened(round, len(self.collection.instances)), self._state(), *self._progress(now)]

@@ -50,6 +50,10 @@ class Door:
         self._members.input_dim = self._width.settled
         return told
 
+    def round_opens(self) -> None:
+        """Let the width of the run's records stay what it is."""
+        self._width.close()
+
     def stranger(self, join: Join | None) -> list[Action]:
         """Have no room for one more name; tell a person once, and the first of them that ask to join: whoever invents
         names without end must not have the server speak without end."""

@@ -13,16 +13,20 @@ from edge_client.words import counted
 
 class Width:
     """Settled from the start if the plan says it. Else as soon as more than half of the expected devices agree, as many
-    are there as are expected, or no more are waited for: it is that of the most, and of equals that of the first."""
+    are there as are expected, or no more are waited for: it is that of the most, and of equals that of the first. Until
+    the first round opens, it holds no longer than one of those who agreed is there."""
 
     def __init__(self, plan: RunPlan, members: Members) -> None:
         self._devices, self._members = plan.devices, members
         self.settled = plan.input_dim or plan.start.input_dim
         self._said_by = "as its server was told" if plan.input_dim else "as before the stop"
+        self._final = self.settled is not None
 
     def weigh(self, join: Join | None) -> bool:
         """Count the devices that have joined, and the sender of `join`, which may (None: no more are waited for);
         return True if that has settled it."""
+        if not self._final and not self._is_backed(join):
+            self.settled = None
         if self.settled is not None:
             return False
         widths = self._widths(join)
@@ -34,6 +38,10 @@ class Width:
         self.settled = width
         self._said_by = "as of " + next(device for device, one in widths.items() if one == width)
         return True
+
+    def close(self) -> None:
+        """Let it hold from now on: a round opens, and its models are for records of this width."""
+        self._final = True
 
     def fits(self, input_dim: int) -> bool:
         """Whether records of so many features may take part, as far as is known."""
@@ -57,6 +65,14 @@ class Width:
         ours = f"those of {join.device} have {counted(join.input_dim, 'feature')}"
         theirs = ", ".join(f"of {device} {width}" for device, width in list(others.items())[:3])
         return f"records differ: {ours}, {theirs}; most devices decide, or start the server with --features N"
+
+    def _is_backed(self, join: Join | None) -> bool:
+        """Whether a device that has joined, and does not say otherwise by this `join`, has records of this width."""
+        return any(
+            member.input_dim == self.settled
+            and (join is None or join.device != device or join.input_dim == self.settled)
+            for device, member in self._members.joined.items()
+        )
 
     def _widths(self, join: Join | None) -> dict[str, int]:
         """The features of each device's records, in the order in which the devices came."""

@@ -88,6 +88,39 @@ def test_a_device_may_come_back_with_another_width_before_it_is_settled_and_not_
     assert told(run.arrive("a", 6.0, instance="22222222"), Reject)
 
 
+def test_a_width_does_not_outlive_those_who_settled_it_while_no_round_is_open() -> None:
+    """Two of three expected devices were prepared wrongly, and agree; then they are stopped, mended, and back."""
+    run = Driver(plan(devices=3, minimum_devices=3))
+    for device in ("wrong", "likewise"):
+        run.arrive(device, 1.0, width=7)
+    assert width_of(run) == 7
+    run.presence("wrong", 2.0, state="left")
+    assert told(run.arrive("right", 3.0), Reject)  # one of them is still there
+    run.presence("likewise", 4.0, state="left")
+    for device in ("wrong", "likewise"):
+        answer = run.arrive(device, 5.0, instance="11111111")
+        assert told(answer, Welcome) and not told(answer, Reject) and width_of(run) == 5
+    assert only(run.arrive("right", 6.0, instance="11111111"), Opened) == Opened(1, 3)
+
+
+def test_one_that_settled_it_alone_and_was_started_anew_may_say_otherwise() -> None:
+    run = Driver(plan(devices=3, minimum_devices=3))
+    for device in ("wrong", "likewise"):
+        run.arrive(device, 1.0, width=7)
+    run.presence("likewise", 2.0, state="left")
+    run.presence("wrong", 3.0, state="lost")  # its power went
+    assert told(run.arrive("wrong", 4.0, instance="11111111"), Welcome)
+
+
+def test_once_a_round_is_open_the_width_stays_though_all_have_left() -> None:
+    run = Driver(plan(minimum_devices=1))
+    run.start("a", "b")
+    run.presence("a", 2.0, state="left")
+    assert told(run.arrive("c", 2.0, width=7), Reject)
+    run.presence("b", 3.0, state="left")
+    assert told(run.arrive("d", 4.0, width=7), Reject)
+
+
 def test_once_it_is_settled_nobody_who_comes_has_all_the_others_looked_through() -> None:
     """A thousand devices that connect again would cost a million looks."""
 
