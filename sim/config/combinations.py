@@ -24,7 +24,8 @@ def check_combinations(study: "Study", where: Where) -> None:
 
 
 def _check_numbers(study: "Study", where: Where) -> None:
-    """Raise ConfigError for more devices wanted than there are, and for silent ones that nobody gives up on."""
+    """Raise ConfigError for more devices wanted than there are, for silent ones that nobody gives up on, and for
+    deadlines before the wait that all are promised is over."""
     who = study.participation
     if (minimum := study.minimum_devices) > study.devices:
         raise ConfigError(
@@ -42,6 +43,12 @@ def _check_numbers(study: "Study", where: Where) -> None:
         raise ConfigError(
             f"{where('participation.dropout')}: participation.dropout: who is silent is waited for until the deadline, "
             'and "auto" may have none in round 1; allowed with participation.deadline in seconds'
+        )
+    if who.deadline == "auto" and who.deadline_limit < who.wait_seconds:
+        raise ConfigError(
+            f"{where('participation.deadline_limit', 'participation.wait_seconds')}: participation.deadline_limit: "
+            f"{who.deadline_limit:.12g} s is less than the {who.wait_seconds:.12g} s of participation.wait_seconds, "
+            f"which a round has at least; allowed: {who.wait_seconds:.12g} or more, or fewer wait_seconds"
         )
 
 

@@ -179,6 +179,14 @@ def test_what_a_wrong_file_is_told(tmp_path: Path, text: str | bytes, parts: lis
             {"participation.quorum": 6, "participation.fraction": 0.5},
             ["participation.quorum: 6 is more than the 5 devices that a round asks", "from 1 to 5"],
         ),
+        (
+            {"participation.deadline_limit": 30},
+            ["participation.deadline_limit: 30 s is less than the 60 s of participation.wait_seconds", "60 or more"],
+        ),
+        (
+            {"participation.wait_seconds": 1e5},
+            ["participation.deadline_limit: 86400 s is less than the 100000 s", "allowed: 100000 or more"],
+        ),
         ({"participation.grace": 0.5}, ["participation.grace: 0.5 is not allowed", "from 1"]),
     ],
 )
@@ -187,6 +195,12 @@ def test_what_a_wrong_override_is_told(tmp_path: Path, overrides: dict[str, obje
     assert message.startswith("command line: ")
     for part in parts:
         assert part in message
+
+
+@pytest.mark.parametrize("changes", [{"deadline_limit": 60}, {"deadline_limit": 30, "deadline": 20}])
+def test_a_limit_to_deadlines_that_lets_the_server_wait_as_it_says(changes: dict[str, int]) -> None:
+    """It limits no deadline that is given in seconds."""
+    load_study("demo", {f"participation.{key}": value for key, value in changes.items()})
 
 
 @pytest.mark.parametrize(
