@@ -34,7 +34,7 @@ class Herald:
         start = plan.start
         # Devices that join again are welcomed again; then numbers, and so the sizes of messages, are as they were.
         self._seq = max(0, start.seq - 1 - plan.devices) if start.completed else 0
-        self._last_size = 0
+        self._last_round, self._last_size = 0, 0
 
     @property
     def broadcast_bytes(self) -> int:
@@ -80,7 +80,8 @@ class Herald:
         size = min(self._plan.chunk_size, chunk_size(rate))
         chunks = tuple(split(encode_arrays(arrays), size, run=self._plan.name, round=round, device=SERVER,
                              seq=self._number))  # fmt: skip
-        self._last_size = chunks[0].size
+        if round >= self._last_round:  # what is sent again may be of a round before
+            self._last_round, self._last_size = round, chunks[0].size
         encoded = tuple(encode(chunk) for chunk in chunks)
         return Broadcast(encoded, chunks[0].size, chunks[0].digest, payload_bytes(arrays))
 

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from server.driver import CODES, Aggregated, Chunk, Driver, Welcome, plan, told
+from server.driver import CODES, RESULT, Aggregated, Chunk, Driver, Welcome, plan, told
 
 from broker_server.rounds.collection import over
 from broker_server.rounds.past import MOST_BYTES, NAME_BYTES, Broadcast, Past
+from broker_server.study.start import Start
 from edge_client.protocol.codec import Arrays, decode_arrays
 
 
@@ -43,6 +44,26 @@ def test_a_device_that_delivered_gets_the_broadcast_of_its_own_round_rounds_late
     body = b"".join(chunk.data for chunk in told(answer, Chunk))
     assert {chunk.round for chunk in told(answer, Chunk)} == {1}
     np.testing.assert_array_equal(decode_arrays(body)["centroids"], centroids(1)["centroids"])
+
+
+def test_what_a_broadcast_takes_is_told_from_the_last_whatever_is_sent_again() -> None:
+    """After a stop, the broadcast of the round before it is cut anew for whoever lacks it: here a larger one."""
+    start = Start(1, {"centroids": np.zeros((40, 2), np.float32)}, 100.0, 40, accepted=("a", "b"))
+    run = Driver(plan(life=1, start=start, rounds=4))
+    run.join("a", 101.0, round=1, awaits="broadcast", run=run.plan.name)
+    before = run.coordinator._herald.broadcast_bytes
+    assert before > 320  # until there is another, it is the last
+
+    run = Driver(plan(life=1, start=start, rounds=4))
+    for device in "ab":
+        run.arrive(device, 101.0, run=run.plan.name)
+    collection = run.coordinator.collection
+    assert collection is not None and collection.round == 2
+    run.coordinator._herald.close(collection, (), (), RESULT.travels)
+    last = run.coordinator._herald.broadcast_bytes
+    assert 0 < last < before
+    assert told(run.join("a", 103.0, round=1, awaits="broadcast", run=run.plan.name), Chunk)
+    assert run.coordinator._herald.broadcast_bytes == last
 
 
 def test_where_all_hear_all_only_the_last_broadcast_is_of_use() -> None:
