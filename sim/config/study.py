@@ -99,7 +99,7 @@ class Participation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     `fraction` is phi. The server waits `wait_seconds` for all devices to appear and then goes on with those it has,
     if they are at least `minimum_devices` ("all": every device of the study, else the run ends). `deadline` ends a
     round's uploads: "auto" is `grace` times what bytes, link and compute let expect, and `wait_seconds`, but never more
-    than `deadline_limit` seconds (at least `wait_seconds`), whatever devices claim or take; a number is seconds. A round
+    than `deadline_limit` seconds, at least `wait_seconds`, whatever devices claim or take; a number is seconds. A round
     with fewer than `quorum` uploads ends the run. With `over_selection` a round asks so many times as many devices and
     closes when as many uploads are in as `fraction` wants: the rest is late. `dropout` is the share of rounds in which
     an emulated device is silent, drawn from the seed; it is waited for until the deadline.
