@@ -289,7 +289,7 @@ class Coordinator:
             collection.deserted_s = None
         elif collection.deserted_s is None:
             collection.deserted_s = now
-        due = self.due(now)
+        due = self._patience_ends(now)
         if outstanding and not collection.enough and (due is None or now < due):
             return []
         collection.closed_s = now

@@ -370,3 +370,14 @@ def test_chunks_of_a_refused_upload_that_come_after_the_close_are_not_told_again
     run.upload("b", 1, 3.0)
     assert run.upload("a", 1, 4.0) == []
     assert only(run.aggregated(5.0), Record).record.late == ()
+
+
+def test_a_message_that_overtakes_the_tick_in_which_a_name_is_given_away_does_not_end_the_round() -> None:
+    """What is due then is an answer of the device that holds the name, not the uploads of the round."""
+    run = Driver(plan(devices=3, quorum=1, minimum_devices=3))
+    run.start("a", "b", "c")
+    run.arrive("b", 2.0, instance="11111111")  # the holder is asked, and does not answer
+    due = run.coordinator.members.answer_due_s
+    assert due is not None
+    assert not [action for action in run.upload("a", 1, due + 0.1) if isinstance(action, Aggregate)]
+    assert run.coordinator.collection is not None and run.coordinator.collection.is_open
