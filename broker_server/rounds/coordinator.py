@@ -43,6 +43,7 @@ from broker_server.rounds.past import Past
 from broker_server.rounds.reports import Reports
 from broker_server.rounds.rivals import gives_way, yields
 from broker_server.rounds.round_limit import RoundLimit
+from broker_server.rounds.signs_of_life import SignsOfLife
 from broker_server.rounds.standing import standing
 from broker_server.study.records import ENDS_EARLY, Closing, Outcome, RoundRecord
 from broker_server.study.start import Start
@@ -75,7 +76,7 @@ class Coordinator:
         self._limit = RoundLimit(plan, method, self.members, self._herald)
         self._farewell = Farewell(plan, method, self.members, self._limit)
         self._muster = Muster(plan)
-        self._superseded = False
+        self._signs, self._superseded = SignsOfLife(), False
         self._completed = plan.start.completed
         self._broadcast: Arrays | None = plan.start.broadcast
 
@@ -125,13 +126,14 @@ class Coordinator:
         """Let time pass: start, close or give up what is due."""
         told, newcomers = self._door.unanswered(now)
         told += [action for join in newcomers for action in self._join(join, now)]
+        told += self._sign(now)
         if self.outcome is None:
             told += self._wait(now) if self.collection is None else self._progress(now)
         return told
 
     def due(self, now: float) -> float | None:
         """Return when the next `tick` is wanted; None if only a message can change anything."""
-        return earliest(self.members.answer_due_s, self._patience_ends(now))
+        return earliest(self.members.answer_due_s, self._signs.due_s, self._patience_ends(now))
 
     def _patience_ends(self, now: float) -> float | None:
         """Return when to say something of the wait for devices, or to give up that for devices or uploads."""
@@ -192,7 +194,12 @@ class Coordinator:
             self._superseded = True
             why = gives_way(self.plan.run, other, "on this broker")
             return [Superseded(why), *self._end(False, why, now)]
-        return [self._state()]
+        self._signs.asked(now)
+        return self._sign(now)
+
+    def _sign(self, now: float) -> list[Action]:
+        """Announce the run anew if that is due for other servers."""
+        return [self._state()] if self._signs.give(now) else []
 
     # ---- devices come and go ------------------------------------------------------------------------------------
 

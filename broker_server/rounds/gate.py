@@ -103,17 +103,21 @@ class Gate:
 
     def _of_a_server(self, address: Address, payload: bytes) -> Rumour | None:
         """Return what is not our own, come back to us. What others have announced before that is no news: it may have
-        been waiting for the client id that we share with a server that is dead."""
+        been waiting for the client id that we share with a server that is dead. Its bytes are counted as a stranger's
+        are; our own words are not: no device sent them."""
         try:
             message = decode(payload, address.kind)
         except ProtocolError:
             message = None
-        if not isinstance(message, RoundState | Probe) or life_in(message.run, self._plan.run) is None:
+        is_a_servers = isinstance(message, RoundState | Probe) and message.device == SERVER
+        if not is_a_servers or life_in(message.run, self._plan.run) is None:
             self._counts["foreign"] += 1
+            self._ledger.received(SERVER, "ignored", len(payload))
             return None
         if message.run == self._plan.name:
             self._has_heard_itself = True
             return None
+        self._ledger.received(SERVER, "ignored", len(payload))
         return Rumour(message) if self._has_heard_itself or isinstance(message, Probe) else None
 
     def _is_kin(self, message: Header) -> bool:

@@ -18,7 +18,7 @@ from edge_client.errors import ConfigError
 from edge_client.offload import into
 from edge_client.protocol import topics
 from edge_client.protocol.codec import encode
-from edge_client.protocol.messages import SERVER, Join, Probe
+from edge_client.protocol.messages import SERVER, Join, Probe, Tally
 from edge_client.transport.base import Settings
 from edge_client.transport.endpoint import endpoint
 from edge_client.transport.mqtt import connector
@@ -33,7 +33,12 @@ def state(run: str, round: int, kind: str = "open") -> RoundState:
 
 def hear(run: Driver, message: RoundState | Probe, now: float = 5.0) -> list:
     """Hear another server's message, after our own state has come back."""
-    run.send(topics.round_state(RUN), state(run.plan.name, 0), now)
+    (own, *_) = [action for action in run.announce(now) if isinstance(action, Publish)]
+    run.send(own.topic, own.payload, now)
+    return hear_again(run, message, now)
+
+
+def hear_again(run: Driver, message: RoundState | Probe, now: float) -> list:
     where = topics.round_state(RUN) if isinstance(message, RoundState) else topics.down(RUN, SERVER, "probe")
     return run.send(where, message, now)
 
@@ -113,15 +118,47 @@ def test_who_is_asked_gives_a_sign_of_life_and_takes_its_own_words_for_nobody_el
     probe = Probe(run=OTHER, device=SERVER, seq=0, instance="00000001")
     assert [(s.run, s.state) for s in told(hear(run, probe), RoundState)] == [(NAME, "open")]
     own = Probe(run=NAME, device=SERVER, seq=0, instance="5f0c21aa")
-    assert hear(run, own) == [] and hear(run, state(NAME, 1)) == []
+    assert hear(run, own) == []
+    for said in [action for action in run.log if isinstance(action, Publish) and action.topic.endswith("/round")]:
+        assert run.send(said.topic, said.payload, 6.0) == []
     assert not run.coordinator.counts
 
 
-def test_bytes_that_no_server_sent_are_foreign() -> None:
-    run = Driver()
-    for topic in (topics.round_state(RUN), topics.down(RUN, SERVER, "probe")):
-        assert run.send(topic, b"\xc1", 1.0) == []
-    assert run.coordinator.counts == {"foreign": 2}
+def test_what_no_server_sent_is_foreign_and_its_bytes_are_counted_as_a_strangers() -> None:
+    """Bytes that mean nothing, and what a device says in the server's place."""
+    run, sent = Driver(), 0
+    run.start("a", "b")
+    probe = Probe(run=OTHER, device="b", seq=0, instance="00000001")
+    lie = RoundState(run=OTHER, round=9, device="b", seq=3, state="open")
+    for topic, message in ((topics.round_state(RUN), lie), (topics.down(RUN, SERVER, "probe"), probe)):
+        for payload in (b"\xc1", encode(message)):
+            assert run.send(topic, payload, 1.0) == []
+            sent += len(payload)
+    assert run.coordinator.counts == {"foreign": 4} and run.coordinator.outcome is None
+    assert run.coordinator.ledger.drain()[SERVER] == (
+        Tally(direction="up", kind="ignored", messages=4, payload_bytes=0, message_bytes=sent),
+    )
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Probe(run=OTHER, device=SERVER, seq=0, instance="00000001"), state(OTHER, 0, "waiting")],
+    ids=["questions", "announcements"],
+)
+def test_whoever_asks_without_end_has_one_answer_a_second(message: RoundState | Probe) -> None:
+    """Each goes to all devices. None is forgotten: who asked last may not have heard the answer before."""
+    run = Driver(plan(rubbish_limit=10, message_limit=20))
+    run.start("a", "b")
+    hear(run, message, 4.0)
+    answers = [answer for n in range(2000) for answer in hear_again(run, message, 4.0 + n / 1000)]
+    assert len(told(answers, RoundState)) == 1  # at 5.0
+    assert run.coordinator.due(5.999) == 6.0 and told(run.tick(5.999), RoundState) == []
+    assert [s.run for s in told(run.tick(6.0), RoundState)] == [NAME]
+    assert told(run.tick(9.0), RoundState) == []
+    assert len(told(hear_again(run, message, 9.5), RoundState)) == 1
+    (tally,) = run.coordinator.ledger.drain()[SERVER]
+    assert (tally.kind, tally.messages, tally.message_bytes) == ("ignored", 2002, 2002 * len(encode(message)))
+    assert run.coordinator.collection is not None and run.coordinator.collection.is_open
 
 
 # ---- servers that run ----------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from device.in_memory import HYPER, PLAN, SPEC, WIDTH, Told, records_of
 from trust.credentials import WAYS, Guarded, guarded
 
 from broker_server.methods.gca import GcaServer
+from broker_server.rounds import rivals
 from broker_server.server import Server
 from edge_client.clock import RealClock
 from edge_client.conversation.identity import Identity
@@ -26,7 +27,7 @@ from edge_client.errors import EnvironmentFault, GcaError
 from edge_client.offload import into
 from edge_client.protocol import topics
 from edge_client.protocol.codec import encode
-from edge_client.protocol.messages import SERVER, Chunk, Join, Presence, RoundState, Telemetry
+from edge_client.protocol.messages import SERVER, Chunk, Join, Presence, Probe, RoundState, Telemetry
 from edge_client.seeds import stream
 from edge_client.transport.base import Connect, Incoming, Settings
 from edge_client.transport.endpoint import endpoint
@@ -211,6 +212,24 @@ async def test_nobody_hears_what_is_anothers(fort: Guarded) -> None:
         async with asyncio.timeout(20):
             heard = await anext(spy.messages())
     assert (heard.topic, heard.payload) == (topics.down("tiny", "mallory", "accept"), b"for mallory")
+
+
+async def test_only_a_server_can_pass_for_another_server(fort: Guarded) -> None:
+    """What would end a run or have it announced anew: the server hears nothing of it but what a server says."""
+    run = RUN.run
+    further = encode(RoundState(run=f"{run}.00000001", seq=0, device=SERVER, round=99, state="open"))
+    question = encode(Probe(run=f"{run}.00000001", seq=0, device=SERVER, instance="00000001"))
+    async with fort.connect_as(SERVER)(Settings("s")) as server:
+        await server.subscribe(*rivals.filters(run))
+        for topic in rivals.filters(run):
+            for payload in (further, question):
+                for retain in (False, True):
+                    await say(fort.connect_as("mallory"), topic, payload, retain=retain)
+                    await say(fort.connect_as("a"), topic, payload, retain=retain)
+        async with fort.connect_as(SERVER)(Settings("t")) as another:
+            await another.publish(topics.down(run, SERVER, "probe"), b"of a server")
+        async with asyncio.timeout(20):
+            assert (await anext(server.messages())).payload == b"of a server"
 
 
 async def test_credentials_are_no_use_under_another_name(fort: Guarded) -> None:
