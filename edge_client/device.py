@@ -99,18 +99,17 @@ async def live(device: Device) -> ModelState:
                 await device.report(work.telemetry(notes))
             if opening.reason == COMPLETED and last == work.welcome.round:
                 await _come_late(work, last)
+
+            async def report_end() -> None:
+                await device.report(work.telemetry(_Round(last, outcome="idle", detail=opening.reason)))
+
+            await session.leave("left", first=report_end)
         except Exception as error:
             await session.leave("failed", in_words(error))
             raise
         except asyncio.CancelledError:  # by a person: a connection closed in order leaves no last will behind
             await session.leave("left", "stopped")
             raise
-
-        async def report_end() -> None:
-            await device.report(work.telemetry(_Round(last, outcome="idle", detail=opening.reason)))
-
-        if not await session.leave("left", first=report_end):
-            await report_end()
         return work.state
 
 

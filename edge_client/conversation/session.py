@@ -128,14 +128,26 @@ class Session:
                 await self._try(self.outbox.report(self._transport, part))
 
     async def leave(self, state: Literal["left", "failed"], detail: str = "",
-                    first: Callable[[], Awaitable[None]] | None = None) -> bool:  # fmt: skip
-        """Say goodbye, on the next connection if this one breaks, but do not wait for one too long; return whether it
-        was said. A server that hears it may leave at once, so what is still to reach it is said `first`, and can count
-        the goodbye already."""
-        return self._kept and await within(self._clock, GOODBYE_S, self._say_goodbye(state, detail, first))
+                    first: Callable[[], Awaitable[None]] | None = None) -> None:  # fmt: skip
+        """Say goodbye, on the next connection if this one breaks, but do not wait for one too long. A server that hears
+        it may leave at once, so what is still to reach it is said `first`, and can count the goodbye already. It is
+        said once, also where there is no connection: some hear it beside the network."""
+
+        # It closes this device's ledger. What a link that breaks after it makes the device say again, its greeting and
+        # the goodbye, is on the ledgers of the server and of the link; a second report would come when the server may
+        # have gone, and tell of a round twice.
+        async def once() -> None:
+            nonlocal first
+            if first is not None:
+                call, first = first, None
+                await call()
+
+        if self._kept:
+            await within(self._clock, GOODBYE_S, self._say_goodbye(state, detail, once))
+        await once()
 
     async def _say_goodbye(
-        self, state: Literal["left", "failed"], detail: str, first: Callable[[], Awaitable[None]] | None
+        self, state: Literal["left", "failed"], detail: str, first: Callable[[], Awaitable[None]]
     ) -> None:
         while True:
             transport = await self._until(lambda: self._transport)

@@ -19,8 +19,8 @@ from edge_client.errors import ConfigError, GcaError
 from edge_client.offload import into
 from edge_client.protocol import topics
 from edge_client.protocol.chunks import MAX_CHUNK
-from edge_client.protocol.codec import encode
-from edge_client.protocol.messages import Join, Presence
+from edge_client.protocol.codec import decode, encode
+from edge_client.protocol.messages import Join, Presence, Telemetry
 from edge_client.transport.base import Settings
 
 ALONE = replace(PLAN, devices=1, minimum_devices=1, rounds=2)
@@ -157,6 +157,44 @@ async def test_an_error_that_nobody_foresaw_leaves_no_device_online() -> None:
         await failing
     assert outcome.completed
     assert "d failed: BrokenPipeError: nobody reads us" in federation.told.notes
+
+
+async def test_an_error_in_the_last_report_leaves_no_device_online() -> None:
+    federation = Federation(replace(PLAN, rounds=1))
+    device = federation.device("d")
+
+    async def report(telemetry: Telemetry) -> None:
+        if telemetry.outcome == "idle":
+            raise BrokenPipeError("nobody reads us")
+        await device.session.report(telemetry)
+
+    failing = asyncio.ensure_future(live(replace(device, report=report)))
+    outcome, _ = await federation.run("abc")
+    with pytest.raises(BrokenPipeError):
+        await failing
+    seen = [one.payload for one in federation.broker.seen if one.topic.endswith("pres/d") and one.payload]
+    assert outcome.completed and [decode(one, Presence).state for one in seen] == ["online", "failed"]
+
+
+@pytest.mark.parametrize("fault", ["cut before", "cut after", "broker away"])
+async def test_the_last_report_is_made_once_whatever_becomes_of_the_goodbye(fault: str) -> None:
+    """It closes the device's ledger with its first try at a goodbye: one greeting, of two messages, and that."""
+    federation = Federation(replace(ALONE, rounds=1))
+    broker, restarts = federation.broker, []
+
+    def at_the_end(client: str, topic: str) -> Fault | None:
+        if not topic.endswith("pres/a") or federation.server.coordinator.outcome is None or restarts:
+            return None
+        restarts.append(asyncio.ensure_future(broker.restart(0.4 if fault == "broker away" else 0.0)))
+        return "cut before" if fault == "cut before" else "cut after"
+
+    broker.faults = at_the_end
+    outcome, _ = await federation.run("a", server_first=True)
+    assert outcome.completed and len(restarts) == 1
+    assert [t.outcome for t in federation.reports] == ["completed", "idle"]
+    control = [t for r in federation.reports for t in r.tallies if (t.direction, t.kind) == ("up", "control")]
+    assert sum(t.messages for t in control) == 3
+    await restarts[0]
 
 
 async def test_an_error_of_the_connection_itself_leaves_no_device_online() -> None:
