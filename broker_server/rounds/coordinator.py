@@ -187,19 +187,23 @@ class Coordinator:
         return [*swept, Closed(Closing(self._round, self.ledger.drain(), dict(self.counts), self._conduct.drain()))]
 
     def _of_a_rival(self, other: RoundState | Probe, now: float) -> list[Action]:
-        """Show another server of this run's name that this one is alive, or give way to it."""
-        if self.outcome is not None:
-            return []
-        if isinstance(other, RoundState) and yields(self.plan, self._round, other):
+        """Show another server of this run's name that this one is there, or give way to it."""
+        if self.outcome is None and isinstance(other, RoundState) and yields(self.plan, self._round, other):
             self._superseded = True
-            why = gives_way(self.plan.run, other, "on this broker")
+            why = gives_way(self.plan, other, "on this broker")
             return [Superseded(why), *self._end(False, why, now)]
+        if self.outcome is not None and isinstance(other, RoundState):
+            self._superseded |= other.state != "ended"  # it has begun unheard: what stands on the broker is its own
+            return []
         self._signs.asked(now)
         return self._sign(now)
 
     def _sign(self, now: float) -> list[Action]:
-        """Announce the run anew if that is due for other servers."""
-        return [self._state()] if self._signs.give(now) else []
+        """Announce the run anew if that is due for other servers. One that has ended does so for as long as it waits
+        for devices, as it needs the client id that all share; one that has given way leaves it to the other."""
+        if not self._signs.give(now) or self._superseded or (self.outcome is not None and self.all_gone):
+            return []
+        return [self._state()]
 
     # ---- devices come and go ------------------------------------------------------------------------------------
 

@@ -109,8 +109,7 @@ class Gate:
             message = decode(payload, address.kind)
         except ProtocolError:
             message = None
-        is_a_servers = isinstance(message, RoundState | Probe) and message.device == SERVER
-        if not is_a_servers or life_in(message.run, self._plan.run) is None:
+        if not isinstance(message, RoundState | Probe) or not self._is_of_a_server(message):
             self._counts["foreign"] += 1
             self._ledger.received(SERVER, "ignored", len(payload))
             return None
@@ -119,6 +118,10 @@ class Gate:
             return None
         self._ledger.received(SERVER, "ignored", len(payload))
         return Rumour(message) if self._has_heard_itself or isinstance(message, Probe) else None
+
+    def _is_of_a_server(self, message: Header) -> bool:
+        """Whether it says that a server of this run's name sent it."""
+        return message.device == SERVER and life_in(message.run, self._plan.run) is not None
 
     def _is_kin(self, message: Header) -> bool:
         """Whether its sender knows only the run's name yet, or an earlier life of this server."""

@@ -2,7 +2,8 @@
 
 All servers of a run's name write one retained topic and share one client id, so that two of them at once would throw
 each other off for ever. Whether a server that left an announcement behind is alive, no retained message can say: it is
-asked for a sign of life (`Probe`), which it gives by announcing its run anew. A dead one locks nobody out.
+asked for a sign of life (`Probe`), which it gives by announcing its run anew; also one whose run has ended, for as
+long as devices may still need it. A dead one locks nobody out.
 
 A server that starts asks before anything else, and gives way to whoever answers. Two that began at one moment have both
 heard nobody; each finds the announcement of the other in place of its own when it is thrown off, and one gives way.
@@ -14,7 +15,7 @@ from edge_client.errors import ConfigError, ConnectionLost, ProtocolError
 from edge_client.protocol import topics
 from edge_client.protocol.codec import decode, encode
 from edge_client.protocol.lives import Life, life_in
-from edge_client.protocol.messages import SERVER, Probe, RoundState
+from edge_client.protocol.messages import SERVER, Presence, Probe, RoundState
 from edge_client.transport.base import Connect, Settings, Transport
 
 ANSWER_S = 5.0
@@ -38,11 +39,17 @@ async def make_sure_of_being_alone(plan: RunPlan, connect: Connect, clock: Clock
     except ConnectionLost:
         return  # whoever begins now is told, and tries again
     if search.found is not None:
-        raise ConfigError(gives_way(plan.run, search.found, f"on {where}"))
+        raise ConfigError(gives_way(plan, search.found, f"on {where}"))
 
 
-def gives_way(run: str, other: RoundState, where: str) -> str:
-    """Say that another server has the run, and the mend."""
+def gives_way(plan: RunPlan, other: RoundState, where: str) -> str:
+    """Say that another server has the run's name, and the mend."""
+    run = plan.run
+    if other.state == "ended":
+        return (
+            f"run {run!r}: the server of the run before it is still ending {where}, as devices take in what it sent; "
+            "try again in a moment, or give this one another --run"
+        )
     stands = "waits for devices" if other.state == "waiting" else f"is in round {other.round}"
     return (
         f"run {run!r}: another server coordinates it {where} and {stands}; give this one another --run, or stop the "
@@ -59,30 +66,45 @@ class _Search:
         self.found: RoundState | None = None
 
     async def run(self, transport: Transport) -> None:
-        """Return when another server has shown itself, or when none can be there: one that is alive has its run's
-        state on the broker, which comes before our own question comes back."""
+        """Return when another server has shown itself, or when none can be there: what the broker keeps comes before
+        our own question comes back, and one that is alive has its run's state there; if that has ended, also the
+        presence of a device that it waits for."""
         states, probes = filters(self._run)
-        await transport.subscribe(states, probes)
+        presences = topics.presence(self._run, "+")
+        await transport.subscribe(states, presences, probes)
         await transport.publish(probes, self._probe)
-        suspected = False
+        state: RoundState | None = None
+        devices = False
         async for message in transport.messages():
             transport.acknowledge(message)
             if message.topic == states:
-                if (state := self._of_another(message.payload)) is not None and not message.retained:
-                    self.found = state
+                other = self._of_another(message.payload)
+                if other is not None and not message.retained:
+                    self.found = other
                     return
-                suspected |= state is not None
-            elif message.payload == self._probe and not suspected:
-                return
+                state = other or state
+            elif message.topic == probes:
+                if message.payload == self._probe and (state is None or (state.state == "ended" and not devices)):
+                    return
+            else:
+                devices |= message.retained and _may_be_waited_for(message.payload)
 
     def _of_another(self, payload: bytes) -> RoundState | None:
-        """Return a state of a run under way, unless it is of this one in an earlier life, which is over."""
+        """Return a state, unless it is of this run in an earlier life, which is over."""
         try:
             state = decode(payload, RoundState)
         except ProtocolError:
             return None
         life = life_in(state.run, self._run)
-        return None if life is None or life.incarnation == self._incarnation or state.state == "ended" else state
+        return None if life is None or life.incarnation == self._incarnation else state
+
+
+def _may_be_waited_for(payload: bytes) -> bool:
+    """Whether this presence is of a device that is there, or was cut off."""
+    try:
+        return decode(payload, Presence).state in ("online", "lost")
+    except ProtocolError:
+        return False
 
 
 def yields(plan: RunPlan, round: int, other: RoundState) -> bool:

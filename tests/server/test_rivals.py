@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from brokers import RunningBroker
@@ -18,7 +19,7 @@ from edge_client.errors import ConfigError
 from edge_client.offload import into
 from edge_client.protocol import topics
 from edge_client.protocol.codec import encode
-from edge_client.protocol.messages import SERVER, Join, Probe, Tally
+from edge_client.protocol.messages import SERVER, Join, Presence, Probe, Tally
 from edge_client.transport.base import Settings
 from edge_client.transport.endpoint import endpoint
 from edge_client.transport.mqtt import connector
@@ -161,6 +162,34 @@ def test_whoever_asks_without_end_has_one_answer_a_second(message: RoundState | 
     assert run.coordinator.collection is not None and run.coordinator.collection.is_open
 
 
+def ended() -> Driver:
+    run = Driver(plan(rounds=1))
+    run.start("a", "b")
+    run.play(1, 2.0, "a", "b")
+    assert run.coordinator.outcome is not None and run.coordinator.outcome.completed
+    return run
+
+
+def test_one_that_has_ended_is_there_for_as_long_as_it_waits_for_devices() -> None:
+    run, probe = ended(), Probe(run=OTHER, device=SERVER, seq=0, instance="00000001")
+    run.presence("a", 3.0, state="left")
+    (answer,) = hear(run, probe)
+    assert isinstance(answer, Publish) and answer.retain
+    assert [(s.run, s.state) for s in told([answer], RoundState)] == [(NAME, "ended")]
+    assert hear_again(run, probe, 5.5) == []
+    run.presence("b", 5.9, state="left")
+    assert run.tick(6.0) == [] and hear_again(run, probe, 9.0) == []
+
+
+def test_one_that_has_ended_leaves_the_topics_to_a_server_that_has_begun_meanwhile() -> None:
+    run = ended()
+    assert len([action for action in run.coordinator.closing() if isinstance(action, Publish)]) == 2
+    assert hear(run, state(OTHER, 0, "waiting")) == []
+    assert [type(action) for action in run.coordinator.closing()] == [Closed]
+    (again,) = [action for action in run.announce(6.0) if isinstance(action, Publish)]
+    assert not again.retain
+
+
 # ---- servers that run ----------------------------------------------------------------------------------------------
 
 
@@ -232,6 +261,64 @@ async def test_a_server_that_is_alive_is_found(broker: RunningBroker) -> None:
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
+
+
+async def test_whoever_comes_while_a_device_still_aligns_for_the_last_run_is_told_to_try_again() -> None:
+    federation, hold = Federation(replace(PLAN, rounds=1, devices=2, minimum_devices=2)), asyncio.Event()
+    server, work = federation.server, into(federation.pool)
+    later = replace(federation.plan, incarnation="00000001")
+
+    async def until_the_run_has_ended(job: Any, *arguments: Any) -> Any:
+        done = await work(job, *arguments)
+        if server.coordinator.collection is not None and server.coordinator.collection.accepted == set("ab"):
+            await hold.wait()
+        return done
+
+    serving = asyncio.ensure_future(server.serve())
+    devices = [asyncio.ensure_future(live(federation.device("a"))),
+               asyncio.ensure_future(live(federation.device("b", offload=until_the_run_has_ended)))]  # fmt: skip
+    async with asyncio.timeout(30):
+        await devices[0]
+        assert server.coordinator.outcome is not None and not serving.done()
+        with pytest.raises(
+            ConfigError, match=r"'tiny': the server of the run before it is still ending on x, .* again"
+        ):
+            await make_sure_of_being_alone(later, federation.broker.connect, RealClock(), "x")
+        hold.set()
+        assert (await serving).completed
+        await devices[1]
+    async with asyncio.timeout(4):  # and nobody is locked out, nor waits
+        await make_sure_of_being_alone(later, federation.broker.connect, RealClock(), "x")
+    assert not [note for note in federation.told.notes if "next try" in note]
+
+
+class HandClock(RealClock):
+    """A clock on which waiting ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.waited_for, self.over = asyncio.Event(), asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        self.waited_for.set()
+        await self.over.wait()
+
+
+@pytest.mark.parametrize("presence", ["online", "left"])
+async def test_an_end_that_is_long_past_costs_an_answers_time_only_where_a_device_is_there(
+    presence: str,
+) -> None:
+    federation, clock = Federation(), HandClock()
+    device = Presence(run="tiny", device="a", seq=0, state=presence, instance="00000000")  # type: ignore[arg-type]
+    async with federation.broker.connect(Settings("grave")) as transport:
+        await transport.publish(topics.round_state("tiny"), encode(state("tiny.00000001", 3, "ended")), retain=True)
+        await transport.publish(topics.presence("tiny", "a"), encode(device), retain=True)
+    asking = asyncio.ensure_future(make_sure_of_being_alone(PLAN, federation.broker.connect, clock, "x"))
+    await clock.waited_for.wait()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert asking.done() == (presence == "left")
+    clock.over.set()
+    await asking
 
 
 async def test_a_run_goes_on_where_its_server_died_without_asking_the_dead(broker: RunningBroker) -> None:
