@@ -6,7 +6,8 @@ records that the state is made from. All other random streams derive from the se
 locked by the process that uses them. All are deleted when the run is complete.
 
 A state that does not fit, being of another run of that name or of other records, is no reason for a board on a shelf to
-stay down. It is set aside, never deleted, and the device begins anew: it says so, and so does the server's study.
+stay down. It is set aside, the last few of a device are kept, and the device begins anew: it says so, and so does the
+server's study.
 """
 
 import fcntl
@@ -32,6 +33,9 @@ SECRET_BYTES = 32
 PRIVATE = 0o600
 ASIDE = "~"
 """Stands before the number of a state that was set aside. No name of a run or device may have it."""
+LAST_FEW = 3
+"""States of a device that stay set aside. Whoever wants one back wants the latest, or one of those before it if the
+board has begun anew again meanwhile; each is three times its model, and a board's card has to last for years."""
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 
 
@@ -147,19 +151,32 @@ def kept_state(folder: Path, run: str, device: str, made_from: Origin, say: Call
 
 
 def _set_aside(path: Path, why: str, say: Callable[[str], None]) -> str:
-    """Move a state out of the way, with a copy of what belongs to it; say so, and return what was said."""
-    secret, number = _secret_place(path), 1
-    while (aside := path.with_name(f"{path.name}{ASIDE}{number}")).exists():
-        number += 1
+    """Move a state out of the way, with a copy of what belongs to it, under the highest number so far; say so, and
+    return what was said."""
+    secret, numbers = _secret_place(path), _numbers_aside(path)
+    number = max(numbers, default=0) + 1
+    aside = _aside(path, number)
     try:
-        content = secret.read_bytes()
-        write_atomically(secret.with_name(f"{secret.name}{ASIDE}{number}"), content, "secret", PRIVATE)
+        write_atomically(_aside(secret, number), secret.read_bytes(), "secret", PRIVATE)
         path.replace(aside)
+        for old in (old for old in numbers if old <= number - LAST_FEW):
+            _aside(secret, old).unlink(missing_ok=True)
+            _aside(path, old).unlink(missing_ok=True)
     except OSError as error:
         raise EnvironmentFault(f"{path}: {why}; it cannot be set aside: {error.strerror}; delete it by hand") from None
     told = f"{path.name}: {why}; it is set aside as {aside.name}, and this device begins anew"
     say(told)
     return told
+
+
+def _aside(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}{ASIDE}{number}")
+
+
+def _numbers_aside(path: Path) -> list[int]:
+    """Return under which numbers states of this place were set aside."""
+    found = (one.name.rpartition(ASIDE)[2] for one in path.parent.glob(f"{path.name}{ASIDE}*"))
+    return [int(number) for number in found if number.isdecimal()]
 
 
 def _secret_place(path: Path) -> Path:

@@ -19,7 +19,7 @@ from device.in_memory import HYPER, PLAN, Federation
 from end_to_end_tools import HANGS_S
 
 from edge_client.__main__ import main as device_command
-from edge_client.checkpoint import Checkpoint
+from edge_client.checkpoint import Checkpoint, load
 from edge_client.data.records import Records
 from edge_client.data.scaler import Scaler
 from edge_client.errors import ConfigError, ConnectionLost, EnvironmentFault
@@ -149,6 +149,25 @@ def test_a_state_of_another_run_is_set_aside_and_its_secret_serves_no_second_one
         assert {name: (tmp_path / name).read_bytes() for name in old} == old
         back.close()
     assert not any(second.secret.hex() in repr(one) or repr(second.secret) in repr(one) for one in (second, back))
+
+
+def test_of_states_set_aside_the_last_few_are_kept_and_the_highest_number_is_the_latest(tmp_path: Path) -> None:
+    """Ten servers, each begun anew under the old name, on a board of whose twin beside it nothing is deleted."""
+    twin = [tmp_path / f"shelf.pi-10.{kind}~1" for kind in ("npz", "secret")]
+    for file in twin:
+        file.write_bytes(b"another device's")
+    for number in range(1, 11):
+        one = opened(tmp_path, device="pi-1")
+        one.save(checkpoint(round=number))
+        one.close()
+        one = opened(tmp_path, device="pi-1")
+        assert one.resume(welcome(f"shelf.{number:08x}")) is None
+        assert one.why_anew().endswith(f"set aside as shelf.pi-1.npz~{number}, and this device begins anew")
+        one.close()
+    left = {path.name for path in tmp_path.glob("shelf.pi-1.*~*")}
+    assert left == {f"shelf.pi-1.{kind}~{n}" for kind in ("npz", "secret") for n in (8, 9, 10)}
+    assert [load(tmp_path / f"shelf.pi-1.npz~{n}").round for n in (8, 9, 10)] == [8, 9, 10]
+    assert all(file.exists() for file in twin)
 
 
 SCALERS = [Scaler(("a", "b", "c"), (0.0, 0.0, mean), (1.0, 1.0, 1.0)) for mean in (0.0, 1.0)]
