@@ -28,7 +28,7 @@ from sim.emulation import resume
 from sim.emulation.journal import Display, Journal
 from sim.emulation.runs import Federation, Finished
 from sim.emulation.states import Retention, drop_states
-from sim.emulation.workload import Shard, check_machine, write_shards
+from sim.emulation.workload import Shard, check_machine, records_digest, write_shards
 from sim.fleet.federation import run as run_as_tasks
 from sim.fleet.loop import VirtualLoop
 from sim.fleet.recording import Recording, recording
@@ -147,7 +147,7 @@ def _carry_out(study: Study, plan: RunPlan, directory: Path, workload: Workload,
         try:
             virtual = study.clock == "virtual" and not study.is_local
             with (
-                _recording(study, plan, directory, journal) as record,
+                _recording(study, plan, directory, workload, journal) as record,
                 asyncio.Runner(loop_factory=partial(VirtualLoop, plan.start.seconds) if virtual else None) as loop,
             ):
                 finished = loop.run(_run(replace(federation, recording=record), journal))
@@ -165,7 +165,7 @@ def _carry_out(study: Study, plan: RunPlan, directory: Path, workload: Workload,
 
 
 def _recording(
-    study: Study, plan: RunPlan, directory: Path, journal: Journal
+    study: Study, plan: RunPlan, directory: Path, workload: Workload, journal: Journal
 ) -> AbstractContextManager[Recording | None]:
     """Open the recording of a study that may be replayed."""
     if study.compute != "replay":
@@ -173,7 +173,7 @@ def _recording(
     if plan.start.completed:  # of the rounds before the stop nothing is recorded
         journal.note("training goes on and is not recorded: the study was stopped before")
         return nullcontext()
-    return recording(study, directory, journal.note)
+    return recording(study, records_digest(workload.shards, workload.test), directory, journal.note)
 
 
 async def _run(federation: Federation, journal: Journal) -> Finished:

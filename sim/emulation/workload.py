@@ -1,7 +1,10 @@
-"""What a study asks of the machine: the shards of its devices, and a check that they fit before anything starts."""
+"""What a study asks of the machine: the shards of its devices, a digest of them, and a check that they fit before
+anything starts."""
 
 import resource
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +52,18 @@ def write_shards(study: Study, dataset: Dataset, directory: Path) -> tuple[tuple
     test = directory / "test.npz"
     np.savez(test, test=dataset.test, labels=dataset.labels)
     return tuple(shards), test
+
+
+def records_digest(shards: Sequence[Shard], test: Path) -> str:
+    """Return a digest of all that a study's models are trained and judged on, to the bit: what else it depends on than
+    the study's own settings, such as the version of scikit-learn, shows here."""
+    found = blake2b(digest_size=8)
+    for name, path in (*((shard.device, shard.path) for shard in shards), ("test", test)):
+        with np.load(path) as arrays:
+            for key in sorted(arrays):
+                array = arrays[key]
+                found.update(f"{name} {key} {array.dtype.str} {array.shape}\n".encode() + array.tobytes())
+    return found.hexdigest()
 
 
 def demands(study: Study) -> tuple[int, int]:

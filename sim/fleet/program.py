@@ -1,5 +1,6 @@
 """Which program computes here. A recorded training holds for that program alone, whatever its study says: another
-version of numpy or torch, another instruction set, or a changed line of ours may give other bits."""
+version of numpy or torch, another instruction set, or a changed line of ours may give other bits. What prepares and
+shares out the data is left out: the records themselves are in a recording's identity."""
 
 from functools import cache
 from hashlib import blake2b

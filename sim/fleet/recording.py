@@ -58,8 +58,10 @@ class Turn:
     state_sha256: str
 
 
-def identity(study: Study) -> str:
-    """Return a digest of all that a training depends on: of the study what does not merely time it, and the program."""
+def identity(study: Study, records: str = "") -> str:
+    """Return a digest of all that a training depends on: of the study what does not merely time it, the program, and a
+    digest of the devices' `records`. That is left out where studies of one program are compared, which makes the same
+    records for the same study."""
     usual, who = Participation(), study.participation
     untimed = msgspec.structs.replace(
         study, link="none", hardware="host", clock="virtual", isolation=None, compute="replay", checkpoint_every=None,
@@ -68,7 +70,7 @@ def identity(study: Study) -> str:
             wait_seconds=usual.wait_seconds, quorum=usual.quorum, minimum_devices=usual.minimum_devices,
         ),
     )  # fmt: skip
-    return blake2b(f"{dump(untimed)}\n{program()}\n{TABLES}".encode(), digest_size=8).hexdigest()
+    return blake2b(f"{dump(untimed)}\n{program()}\n{records}\n{TABLES}".encode(), digest_size=8).hexdigest()
 
 
 class Recording:
@@ -159,12 +161,14 @@ class Recording:
 
 
 @contextmanager
-def recording(study: Study, directory: Path, tell: Callable[[str], None]) -> Iterator[Recording]:
-    """Open the recording of a study's training, which lies beside the study's own folder, or begin to make it.
+def recording(study: Study, records: str, directory: Path, tell: Callable[[str], None]) -> Iterator[Recording]:
+    """Open the recording of a study's training on records of this digest, which lies beside the study's own folder, or
+    begin to make it.
 
     What is made is there for others once it was told to be complete. Raises `EnvironmentFault` if the disk refuses.
     """
-    path = directory.parent / FOLDER / f"{study.dataset}-{study.method}-{study.seed}-{identity(study)}.sqlite"
+    name = f"{study.dataset}-{study.method}-{study.seed}-{identity(study, records)}.sqlite"
+    path = directory.parent / FOLDER / name
     if not path.exists():
         with _held(path, tell):
             if not path.exists():  # also after waiting for another

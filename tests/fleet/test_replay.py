@@ -13,6 +13,8 @@ from edge_client.errors import ConfigError, GcaError
 from edge_client.model.choice import trainer_for
 from edge_client.model.trainer import ModelState, NumpyTrainer
 from sim.config.study import Study, load_study
+from sim.data.partition import shares
+from sim.emulation import workload
 from sim.emulation.study import resume_study, run_study
 from sim.fleet import program
 from sim.fleet.recording import FOLDER, identity, recording
@@ -101,11 +103,11 @@ def test_a_link_that_changes_who_takes_part_is_refused(tmp_path: Path, first: An
 
 def test_a_final_model_is_taken_by_whoever_has_gone_through_the_same(tmp_path: Path) -> None:
     """A device that never hears of the last round reports nothing that is off, yet its model is another."""
-    with recording(study(link=FAST), tmp_path / "fast", lambda text: None) as made:
+    with recording(study(link=FAST), "", tmp_path / "fast", lambda text: None) as made:
         made.keep_model("dev-0001", trained(BEGINNING, 1), ModelState.fresh(np.ones(3, np.float32)))
         made.keep_model("dev-0002", BEGINNING, ModelState.fresh(np.ones(3, np.float32)))
         made.complete()
-    with recording(study(link=SLOW), tmp_path / "slow", lambda text: None) as read:
+    with recording(study(link=SLOW), "", tmp_path / "slow", lambda text: None) as read:
         work = ReplayedWork(read, "slow")
         for device in ("dev-0001", "dev-0002"):
             work.method(device)("gca")
@@ -189,6 +191,40 @@ def test_another_program_takes_no_recording_of_this_one(monkeypatch: pytest.Monk
         found.add(identity(study(link=FAST)))
     program._sources.cache_clear()
     assert identity(study(link=FAST)) == ours and len(found | {ours}) == 4
+
+
+def test_a_recording_is_of_the_records_that_were_made_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another split by the same settings, as by another scikit-learn, is another training; the same is not."""
+    run_study(study(link=FAST), tmp_path / "first", Quiet())
+    run_study(study(link=SLOW), tmp_path / "same", Quiet())
+    with monkeypatch.context() as changed:
+        changed.setattr(workload, "shares", lambda study, dataset: [part[::-1] for part in shares(study, dataset)])
+        run_study(study(link=SLOW), tmp_path / "other", Quiet())
+    told = [notes(tmp_path / name) for name in ("first", "same", "other")]
+    assert ["is recorded" in text for text in told] == [True, False, True]
+    assert len(list((tmp_path / FOLDER).iterdir())) == 2
+
+
+def test_the_digest_of_records_tells_all_of_them_apart(tmp_path: Path) -> None:
+    """Whose they are, in which order and shape, and what they are judged by."""
+    arrays = {name: np.arange(6, dtype=np.float32).reshape(3, 2) + 9 * n for n, name in enumerate(("a", "b", "test"))}
+    labels = np.array([0, 0, 1], np.int8)
+
+    def digest_of(labels: Any = labels, **changed: Any) -> str:
+        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        held = arrays | changed
+        for name in "ab":
+            np.savez(folder / f"{name}.npz", samples=held[name])
+        np.savez(folder / "test.npz", test=held["test"], labels=labels)
+        return workload.records_digest([workload.Shard(n, 3, folder / f"{n}.npz") for n in "ab"], folder / "test.npz")
+
+    nearly = arrays["a"].copy()
+    nearly[2, 1] = np.nextafter(nearly[2, 1], np.float32(9))
+    others = [digest_of(a=nearly), digest_of(a=arrays["a"][::-1]), digest_of(a=arrays["a"].reshape(2, 3)),
+              digest_of(a=arrays["b"], b=arrays["a"]), digest_of(test=nearly),
+              digest_of(labels=np.array([0, 1, 0], np.int8))]  # fmt: skip
+    assert digest_of() == digest_of() and len({digest_of(), *others}) == 1 + len(others)
 
 
 def test_a_past_tells_rounds_order_and_content_apart() -> None:
