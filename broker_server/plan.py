@@ -29,6 +29,7 @@ class RunPlan:
     that take all the time they are given would be given more each round.
     rubbish_limit: how many messages of no use a device may send in a round; message_limit: how many messages, beside
     the chunks of its uploads.
+    instance: 8 hex digits of this process, by which it is told from another that goes on with a copy of the same study.
     start: where a run goes on that was stopped before.
     """
 
@@ -53,6 +54,7 @@ class RunPlan:
     rubbish_limit: int = 100
     message_limit: int = 1000
     life: int = 0
+    instance: str = "00000000"
     start: Start = field(default_factory=Start)
 
     def __post_init__(self) -> None:

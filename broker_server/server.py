@@ -130,7 +130,7 @@ class Server:
         self._carry_out(self.coordinator.fail(reason, self.now))
 
     def disconnect(self) -> None:
-        """Have no connection from now on, as the broker is gone for good: nobody is waited for."""
+        """Have no connection from now on, as the broker is gone for good or another's: nobody is waited for."""
         self._over = True
         if self._keeping is not None:
             self._keeping.add_done_callback(lambda _: self._stirred.set())
@@ -223,7 +223,8 @@ class Server:
     async def _sweep(self, keeping: "asyncio.Task[None]") -> None:
         """Leave nothing on the broker but the end, and write down what came since the last round."""
         self._carry_out(self.coordinator.closing())
-        if not keeping.done() and not await within(self._clock, FAREWELL_S, self._outbox.join()):
+        gone = self._over or keeping.done()
+        if not gone and not await within(self._clock, FAREWELL_S, self._outbox.join()):
             self._carry_out([Note("the broker did not take the last messages; devices may wait in vain")])
 
     # ---- the coordinator's wishes -------------------------------------------------------------------------------
@@ -283,8 +284,10 @@ class Server:
                 self._sink.amend(amendment)
             case Closed(closing):
                 self._sink.closing(closing)
-            case Superseded(why):
+            case Superseded(why, at_once):
                 self._fault = self._fault or ConfigError(why)
+                if at_once:
+                    self.disconnect()
             case Finish(outcome) if not self._finished.done():
                 self._finished.set_result(outcome)
 

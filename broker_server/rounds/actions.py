@@ -96,9 +96,11 @@ class Finish:
 
 @dataclass(frozen=True)
 class Superseded:
-    """Another server has the run: `why` says so to a person, who started both."""
+    """Another server has the run: `why` says so to a person, who started both. `at_once`: say nothing more, not even
+    goodbye, as it would be heard as the other's."""
 
     why: str
+    at_once: bool = False
 
 
 Action = (

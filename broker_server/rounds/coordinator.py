@@ -68,7 +68,7 @@ class Coordinator:
             self._past.add(over(plan.start.completed, plan.start.accepted), None)
         self._herald = Herald(plan, self.ledger, self._past)
         self._conduct = Conduct(plan, method, self.members)
-        self._gate = Gate(plan, self.members, self.ledger, self.counts, self._conduct)
+        self._gate = Gate(plan, self.members, self.ledger, self.counts, self._conduct, self._herald.echoes)
         self._door = Door(plan, method, self._herald, self.members, self.counts)
         self._calls = Calls(plan, method, self.members, self._conduct)
         self._intake = Intake(method, self.members, self._herald, self.ledger, self._gate, self.counts)
@@ -77,15 +77,18 @@ class Coordinator:
         self._farewell = Farewell(plan, method, self.members, self._limit)
         self._muster = Muster(plan)
         self._signs, self._superseded = SignsOfLife(), False
+        self._speaker = ""
         self._completed = plan.start.completed
         self._broadcast: Arrays | None = plan.start.broadcast
 
     # ---- what comes in ------------------------------------------------------------------------------------------
 
     def announce(self, now: float) -> list[Action]:
-        """Say (again) where the run stands: on every new connection of the server."""
+        """Say (again) where the run stands: on every new connection of the server. What is repeated says which process
+        repeats it: two that go on with copies of one study and throw each other off would else say the same."""
+        speaker, self._speaker = self._speaker, self.plan.instance
         self.members.forget_presence()
-        return [self._state(), *self.tick(now)]
+        return [self._state(speaker), *self.tick(now)]
 
     def take(self, topic: str, payload: bytes, now: float) -> list[Action]:
         """Use one message. Whatever is wrong with it is counted and told to its device, and harms nobody else."""
@@ -190,8 +193,11 @@ class Coordinator:
         """Show another server of this run's name that this one is there, or give way to it."""
         if self.outcome is None and isinstance(other, RoundState) and yields(self.plan, self._round, other):
             self._superseded = True
-            why = gives_way(self.plan, other, "on this broker")
-            return [Superseded(why), *self._end(False, why, now)]
+            why, is_a_twin = gives_way(self.plan, other, "on this broker"), other.run == self.plan.name
+            told = self._end(False, why, now)
+            if is_a_twin:  # devices would take our end for that of the run
+                told = [action for action in told if not isinstance(action, Publish)]
+            return [Superseded(why, at_once=is_a_twin), *told]
         if self.outcome is not None and isinstance(other, RoundState):
             self._superseded |= other.state != "ended"  # it has begun unheard: what stands on the broker is its own
             return []
@@ -318,16 +324,17 @@ class Coordinator:
     def _round(self) -> int:
         return self.collection.round if self.collection else self._completed
 
-    def _state(self) -> Action:
+    def _state(self, speaker: str = "") -> Action:
         audience, collection = tuple(self.members.joined), self.collection
         if self.outcome is not None:
             end = self._herald.state("ended", self._round, audience, reason=self.outcome.reason or COMPLETED)
             return replace(end, retain=not self._superseded)  # what stands there may be another server's
         if collection is None:
-            return self._herald.state("waiting", self._round, audience)
+            return self._herald.state("waiting", self._round, audience, reason=speaker)
         deadline = self._limit.anew(collection)
         allowed = None if deadline is None else deadline - collection.opened_s
-        return self._herald.state("open", collection.round, audience, cohort=collection.cohort, deadline_s=allowed)
+        return self._herald.state("open", collection.round, audience, cohort=collection.cohort, deadline_s=allowed,
+                                  reason=speaker)  # fmt: skip
 
     def _record(self, collection: Collection, diagnostics: Mapping[str, Any], now: float) -> RoundRecord:
         deadline, counts = self._limit.anew(collection), dict(self.counts)

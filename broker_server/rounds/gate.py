@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from broker_server.plan import RunPlan
 from broker_server.rounds.conduct import Conduct
+from broker_server.rounds.echoes import Echoes
 from broker_server.rounds.ledger import Ledger
 from broker_server.rounds.members import Members
 from edge_client.errors import ProtocolError
@@ -53,7 +54,9 @@ class Rumour(NamedTuple):
 class Gate:
     """Opens messages, and counts what it keeps out."""
 
-    def __init__(self, plan: RunPlan, members: Members, ledger: Ledger, counts: Counter[str], conduct: Conduct) -> None:
+    def __init__(self, plan: RunPlan, members: Members, ledger: Ledger, counts: Counter[str], conduct: Conduct,
+                 echoes: Echoes) -> None:  # fmt: skip
+        self._echoes = echoes
         self._plan, self._members, self._ledger, self._counts, self._conduct = plan, members, ledger, counts, conduct
         self._has_heard_itself = False
 
@@ -113,8 +116,8 @@ class Gate:
             self._counts["foreign"] += 1
             self._ledger.received(SERVER, "ignored", len(payload))
             return None
-        if message.run == self._plan.name:
-            self._has_heard_itself = True
+        if self._is_our_own(message, payload):
+            self._has_heard_itself |= isinstance(message, RoundState)
             return None
         self._ledger.received(SERVER, "ignored", len(payload))
         return Rumour(message) if self._has_heard_itself or isinstance(message, Probe) else None
@@ -122,6 +125,13 @@ class Gate:
     def _is_of_a_server(self, message: Header) -> bool:
         """Whether it says that a server of this run's name sent it."""
         return message.device == SERVER and life_in(message.run, self._plan.run) is not None
+
+    def _is_our_own(self, message: RoundState | Probe, payload: bytes) -> bool:
+        if message.run != self._plan.name:
+            return False
+        if isinstance(message, Probe):
+            return message.instance == self._plan.instance
+        return self._echoes.holds(message, payload)
 
     def _is_kin(self, message: Header) -> bool:
         """Whether its sender knows only the run's name yet, or an earlier life of this server."""

@@ -6,6 +6,7 @@ from typing import Literal
 from broker_server.plan import RunPlan
 from broker_server.rounds.actions import Publish
 from broker_server.rounds.collection import Collection
+from broker_server.rounds.echoes import Echoes
 from broker_server.rounds.ledger import Ledger
 from broker_server.rounds.past import Broadcast, Past
 from edge_client.protocol import topics
@@ -27,10 +28,11 @@ from edge_client.transport.pacing import chunk_size
 
 
 class Herald:
-    """Composes every message of the server. Broadcasts are kept in `past`, to be sent again."""
+    """Composes every message of the server. Broadcasts are kept in `past`, to be sent again, and announcements in
+    `echoes`, to be known again."""
 
     def __init__(self, plan: RunPlan, ledger: Ledger, past: Past) -> None:
-        self._plan, self._ledger, self._past = plan, ledger, past
+        self._plan, self._ledger, self._past, self.echoes = plan, ledger, past, Echoes()
         start = plan.start
         # Devices that join again are welcomed again; then numbers, and so the sizes of messages, are as they were.
         self._seq = max(0, start.seq - 1 - plan.devices) if start.completed else 0
@@ -123,6 +125,7 @@ class Herald:
 
     def _announce(self, message: RoundState, audience: Iterable[str]) -> Publish:
         data = encode(message)
+        self.echoes.say(message, data)
         self._ledger.sent(audience, "control", len(data))
         return Publish(topics.round_state(self._plan.run), data, retain=True)
 

@@ -6,7 +6,8 @@ asked for a sign of life (`Probe`), which it gives by announcing its run anew; a
 long as devices may still need it. A dead one locks nobody out.
 
 A server that starts asks before anything else, and gives way to whoever answers. Two that began at one moment have both
-heard nobody; each finds the announcement of the other in place of its own when it is thrown off, and one gives way.
+heard nobody; each finds the announcement of the other in place of its own when it is thrown off, and one gives way. Of
+two that go on with copies of one study, which bear one name, the one that finds the other's ends; it may be both.
 """
 
 from broker_server.plan import RunPlan
@@ -34,7 +35,7 @@ async def make_sure_of_being_alone(plan: RunPlan, connect: Connect, clock: Clock
     """
     search = _Search(plan)
     try:
-        async with connect(Settings(f"{SERVER}-{plan.run}-{plan.incarnation}")) as transport:
+        async with connect(Settings(f"{SERVER}-{plan.run}-{plan.instance}")) as transport:
             await within(clock, ANSWER_S, search.run(transport))
     except ConnectionLost:
         return  # whoever begins now is told, and tries again
@@ -44,7 +45,11 @@ async def make_sure_of_being_alone(plan: RunPlan, connect: Connect, clock: Clock
 
 def gives_way(plan: RunPlan, other: RoundState, where: str) -> str:
     """Say that another server has the run's name, and the mend."""
-    run = plan.run
+    run, theirs = plan.run, life_in(other.run, plan.run)
+    if theirs is not None and theirs.incarnation == plan.incarnation:
+        return (
+            f"run {run!r}: another server goes on with it {where}, from this study or a copy of it; stop one of the two"
+        )
     if other.state == "ended":
         return (
             f"run {run!r}: the server of the run before it is still ending {where}, as devices take in what it sent; "
@@ -61,8 +66,8 @@ class _Search:
     """Listens for another server of a run's name. `found` is what it says."""
 
     def __init__(self, plan: RunPlan) -> None:
-        self._run, self._incarnation = plan.run, plan.incarnation
-        self._probe = encode(Probe(run=plan.name, device=SERVER, seq=0, instance=plan.incarnation))
+        self._run, self._life = plan.run, Life(plan.incarnation, plan.life)
+        self._probe = encode(Probe(run=plan.name, device=SERVER, seq=0, instance=plan.instance))
         self.found: RoundState | None = None
 
     async def run(self, transport: Transport) -> None:
@@ -96,7 +101,7 @@ class _Search:
         except ProtocolError:
             return None
         life = life_in(state.run, self._run)
-        return None if life is None or life.incarnation == self._incarnation else state
+        return None if life is None or self._life.goes_on_from(life) else state
 
 
 def _may_be_waited_for(payload: bytes) -> bool:
@@ -109,8 +114,11 @@ def _may_be_waited_for(payload: bytes) -> bool:
 
 def yields(plan: RunPlan, round: int, other: RoundState) -> bool:
     """Whether a server that has come to `round` has to give way to what another announces: to a later life of its own
-    run, to a run that is further, and of two that have come as far to the one of the smaller incarnation."""
+    run, or a second one in the same, to a run that is further, and of two that have come as far to the one of the
+    smaller incarnation."""
     ours, theirs = Life(plan.incarnation, plan.life), life_in(other.run, plan.run)
+    if theirs == ours:
+        return True
     if theirs is None or other.state == "ended":
         return False
     if theirs.incarnation == ours.incarnation:

@@ -118,7 +118,8 @@ class RoundState(Header, frozen=True, kw_only=True, omit_defaults=True):
 
     "waiting" for devices; "open": the cohort trains and uploads within `deadline_s` seconds (None: no limit yet);
     "closed": the broadcast of this round follows in `chunks` chunks of `size` bytes in all with this digest
-    (0: this round has none); "ended": the run is over, `reason` says how.
+    (0: this round has none); "ended": the run is over, `reason` says how. Where a server repeats one of the first two
+    on a new connection, `reason` names its process.
     """
 
     state: Literal["waiting", "open", "closed", "ended"]

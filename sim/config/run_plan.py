@@ -39,6 +39,7 @@ def run_plan(study: Study, name: str, input_dim: int | None = None, join_s: floa
         deadline_limit_s=study.participation.deadline_limit,
         quorum=study.participation.quorum, grace=study.participation.grace, input_dim=input_dim, join_s=join_s,
         rubbish_limit=study.participation.rubbish_limit, message_limit=study.participation.message_limit,
+        instance=os.urandom(4).hex(),
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ def test_every_state_stays_under_200_bytes(run: str, life: int) -> None:
     arrays = {"centroids": np.ones((80, 16), np.float32)}
     said = [
         one.state("waiting", 0, ()),
-        one.state("open", last, (), cohort=Cohort(b"\xff" * 8), deadline_s=86_399.9),
+        one.state("open", last, (), cohort=Cohort(b"\xff" * 8), deadline_s=86_399.9, reason="5f0c21aa"),
         one.close(over(last, ()), (), (), arrays)[0],
         one.state("ended", last, (), reason="ü€𝄞" * 100),
     ]

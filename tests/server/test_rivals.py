@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from brokers import RunningBroker
 from device.in_memory import PLAN, Federation
-from server.driver import NAME, RUN, Driver, Finish, RoundState, plan, told
+from msgspec import structs
+from server.driver import NAME, RUN, Driver, Finish, RoundState, only, plan, told
 
 from broker_server.plan import RunPlan
 from broker_server.rounds.actions import Closed, Publish, Superseded
+from broker_server.rounds.echoes import KEPT, Echoes
 from broker_server.rounds.rivals import make_sure_of_being_alone
 from broker_server.server import Server
 from edge_client.clock import RealClock
@@ -18,7 +20,7 @@ from edge_client.device import live
 from edge_client.errors import ConfigError
 from edge_client.offload import into
 from edge_client.protocol import topics
-from edge_client.protocol.codec import encode
+from edge_client.protocol.codec import decode, encode
 from edge_client.protocol.messages import SERVER, Join, Presence, Probe, Tally
 from edge_client.transport.base import Settings
 from edge_client.transport.endpoint import endpoint
@@ -29,7 +31,7 @@ OTHER = f"{RUN}.00000001"
 
 
 def state(run: str, round: int, kind: str = "open") -> RoundState:
-    return RoundState(run=run, round=round, device=SERVER, seq=3, state=kind)  # type: ignore[arg-type]
+    return RoundState(run=run, round=round, device=SERVER, seq=300, state=kind)  # type: ignore[arg-type]
 
 
 def hear(run: Driver, message: RoundState | Probe, now: float = 5.0) -> list:
@@ -56,6 +58,8 @@ def hear_again(run: Driver, message: RoundState | Probe, now: float) -> list:
         (state(f"{RUN}.ffffffff", 1), False),
         (state(OTHER, 9, "ended"), False),  # it is over
         (state(f"{NAME}.1", 0, "waiting"), True),  # a later life of our own run
+        (state(NAME, 0, "waiting"), True),  # the same, and we never said so: a copy of our study
+        (state(NAME, 1, "ended"), True),
         (state("else.00000001", 9), False),
         (state(RUN, 9), False),
     ],
@@ -118,11 +122,38 @@ def test_who_is_asked_gives_a_sign_of_life_and_takes_its_own_words_for_nobody_el
     run.start("a", "b")
     probe = Probe(run=OTHER, device=SERVER, seq=0, instance="00000001")
     assert [(s.run, s.state) for s in told(hear(run, probe), RoundState)] == [(NAME, "open")]
-    own = Probe(run=NAME, device=SERVER, seq=0, instance="5f0c21aa")
+    own = Probe(run=NAME, device=SERVER, seq=0, instance=run.plan.instance)
     assert hear(run, own) == []
+    assert told(hear(run, structs.replace(own, instance="22222222"), 7.0), RoundState)  # a copy of our study's
     for said in [action for action in run.log if isinstance(action, Publish) and action.topic.endswith("/round")]:
         assert run.send(said.topic, said.payload, 6.0) == []
     assert not run.coordinator.counts
+
+
+def test_a_server_of_our_very_name_has_us_leave_without_a_word_to_the_devices() -> None:
+    run = Driver()
+    run.start("a", "b")
+    answer = hear(run, state(NAME, 1))
+    assert not [action for action in answer if isinstance(action, Publish)]
+    superseded = only(answer, Superseded)
+    assert superseded.at_once and superseded.why == (
+        "run 'hand': another server goes on with it on this broker, from this study or a copy of it; stop one of the "
+        "two"
+    )
+    assert [type(action) for action in run.coordinator.closing()] == [Closed]
+
+
+def test_our_own_words_are_known_however_late_they_come_and_a_changed_one_is_not_ours() -> None:
+    echoes = Echoes()
+    states = [RoundState(run=NAME, round=1, device=SERVER, seq=2 * n, state="open") for n in range(KEPT + 10)]
+    assert not echoes.holds(states[0], encode(states[0]))  # nothing has been said yet
+    for one in states:
+        echoes.say(one, encode(one))
+    assert all(echoes.holds(one, encode(one)) for one in states)
+    last = states[-1]
+    for other in (structs.replace(last, round=2), structs.replace(last, seq=last.seq - 1),
+                  structs.replace(last, seq=last.seq + 1)):  # fmt: skip
+        assert not echoes.holds(other, encode(other))
 
 
 def test_what_no_server_sent_is_foreign_and_its_bytes_are_counted_as_a_strangers() -> None:
@@ -233,6 +264,25 @@ async def test_of_two_that_begin_at_one_moment_one_gives_way() -> None:
     assert outcome.completed
 
 
+async def test_of_two_that_go_on_with_copies_of_one_study_no_two_are_left() -> None:
+    """Both have the run's very name. Who finds announcements of it that are not its own ends, and nobody is told that
+    the run has."""
+    federation = Federation()
+    servers = [federation.server, rival(federation, incarnation=PLAN.incarnation, instance="11111111")]
+    serving = [asyncio.ensure_future(server.serve()) for server in servers]
+    async with asyncio.timeout(15):
+        await asyncio.wait(serving, return_when=asyncio.FIRST_COMPLETED)
+    ended = [task for task in serving if task.done()]
+    for task in ended:
+        with pytest.raises(ConfigError, match="another server goes on with it on this broker"):
+            await task
+    states = [decode(one.payload, RoundState) for one in federation.broker.seen if one.topic.endswith("/round")]
+    assert {one.run for one in states} == {federation.plan.name} and {one.state for one in states} == {"waiting"}
+    for task in serving:
+        task.cancel()
+    await asyncio.gather(*serving, return_exceptions=True)
+
+
 @pytest.mark.parametrize("left", ["open", "ended", None])
 async def test_what_a_dead_server_left_behind_locks_nobody_out(
     broker: RunningBroker, left: str | None, monkeypatch
@@ -257,6 +307,9 @@ async def test_a_server_that_is_alive_is_found(broker: RunningBroker) -> None:
                 ConfigError, match=r"run 'tiny': another server .* on mqtt://here and waits for devices;"
             ):
                 await make_sure_of_being_alone(second, connect, RealClock(), "mqtt://here")
+        twin = replace(PLAN, instance="11111111")
+        with pytest.raises(ConfigError, match="another server goes on with it on mqtt://here, from this study or a co"):
+            await make_sure_of_being_alone(twin, connect, RealClock(), "mqtt://here")
         assert not any("next try" in note for note in told.notes)  # it has lost no connection over this
     finally:
         serving.cancel()
