@@ -7,12 +7,11 @@ the connection stays alive meanwhile) and `report` (where a round's telemetry go
 
 import asyncio
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import Literal, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from edge_client.checkpoint import Checkpoint
 from edge_client.clock import Clock
@@ -34,7 +33,8 @@ from edge_client.model.trainer import ModelState, Trainer
 from edge_client.offload import Offload, no_sooner
 from edge_client.private_seeds import Secrets
 from edge_client.protocol.lives import in_any_life
-from edge_client.protocol.messages import COMPLETED, Evaluation, Phase, Telemetry, Welcome
+from edge_client.protocol.messages import COMPLETED, Phase, Telemetry, Welcome
+from edge_client.round_notes import RoundNotes
 from edge_client.words import counted
 
 P = ParamSpec("P")
@@ -87,7 +87,7 @@ async def live(device: Device) -> ModelState:
             if (cut_short := work.cut_short) is not None:
                 await _finish(work, cut_short)
             while (opening := await session.next_round(last)).state != "ended":
-                last, notes = opening.round, _Round(opening.round)
+                last, notes = opening.round, RoundNotes(opening.round)
                 if device.silent(last):
                     notes.outcome, notes.detail = "missed", "silent in this round"
                     await device.report(work.telemetry(notes))
@@ -101,7 +101,7 @@ async def live(device: Device) -> ModelState:
                 await _come_late(work, last)
 
             async def report_end() -> None:
-                await device.report(work.telemetry(_Round(last, outcome="idle", detail=opening.reason)))
+                await device.report(work.telemetry(RoundNotes(last, outcome="idle", detail=opening.reason)))
 
             await session.leave("left", first=report_end)
         except Exception as error:
@@ -115,7 +115,7 @@ async def live(device: Device) -> ModelState:
 
 async def _finish(work: "_Work", round: int) -> None:
     """Do again what the process before this one did of a round, up to the upload that the server has, and go on."""
-    notes = _Round(round)
+    notes = RoundNotes(round)
     await _round(work, notes, taking_part=True, delivered=True)
     await work.judge_last(notes)
     await work.keep(round)
@@ -126,10 +126,10 @@ async def _come_late(work: "_Work", last: int) -> None:
     """Fetch the model that the run has ended with, where it is for all and no round has opened since this process
     joined."""
     if work.method.hears_all_broadcasts and work.holds < last:
-        await _catch_up(work, _Round(last + 1))
+        await _catch_up(work, RoundNotes(last + 1))
 
 
-async def _round(work: "_Work", notes: "_Round", taking_part: bool, delivered: bool = False) -> None:
+async def _round(work: "_Work", notes: RoundNotes, taking_part: bool, delivered: bool = False) -> None:
     """One round from the device's side; with a method whose broadcasts concern all, also one it takes no part in.
     `delivered`: the server has its upload."""
     hears_all = work.method.hears_all_broadcasts
@@ -146,20 +146,20 @@ async def _round(work: "_Work", notes: "_Round", taking_part: bool, delivered: b
         await _take_in(work, notes)
 
 
-async def _take_part(work: "_Work", notes: "_Round", delivered: bool) -> None:
+async def _take_part(work: "_Work", notes: RoundNotes, delivered: bool) -> None:
     """One round of Algorithm 1 from the device's side: lines 5 to 19, then 25 to 36."""
     method, stage = work.method, work.method.stages[0]
     work.state, upload = await work.train(notes, stage, method.before_upload, work.state, work.context(notes))
     if not delivered:
-        with work.timed(notes, "upload"):
+        with notes.timed(work.device.clock, "upload"):
             fate = await work.device.session.upload(notes.round, upload)
         notes.outcome, notes.detail = fate.outcome, fate.detail
     await _take_in(work, notes)
 
 
-async def _take_in(work: "_Work", notes: "_Round") -> None:
+async def _take_in(work: "_Work", notes: RoundNotes) -> None:
     """Await the round's broadcast and use it."""
-    with work.timed(notes, "wait"):
+    with notes.timed(work.device.clock, "wait"):
         broadcast = await work.device.session.broadcast(notes.round)
     if broadcast is None:
         notes.outcome = "missed" if notes.outcome in ("completed", "idle") else notes.outcome
@@ -178,27 +178,13 @@ async def _take_in(work: "_Work", notes: "_Round") -> None:
         notes.outcome, notes.detail = "missed", f"unusable broadcast: {error}"
 
 
-async def _catch_up(work: "_Work", notes: "_Round") -> None:
+async def _catch_up(work: "_Work", notes: RoundNotes) -> None:
     """Fetch the model that this round starts from, which this device missed: it joined late or was away."""
-    before = _Round(notes.round - 1)  # what is noted of it is no part of this round
+    before = RoundNotes(notes.round - 1)  # what is noted of it is no part of this round
     await work.device.session.enter(before.round, True)
-    with work.timed(notes, "catch_up"):
+    with notes.timed(work.device.clock, "catch_up"):
         await _take_in(work, before)
     notes.outcome, notes.detail = before.outcome, before.detail
-
-
-@dataclass
-class _Round:
-    """Notes about the round in hand, for its telemetry. `spans_s` says by this device's clock when each stage began and
-    ended."""
-
-    round: int
-    outcome: Literal["completed", "late", "rejected", "missed", "idle"] = "completed"
-    detail: str = ""
-    spent_s: dict[str, float] = field(default_factory=dict)
-    spans_s: dict[str, tuple[float, float]] = field(default_factory=dict)
-    evaluations: list[Evaluation] = field(default_factory=list)
-    unjudged: Callable[[], Evaluation] | None = None
 
 
 class _Work:
@@ -220,13 +206,13 @@ class _Work:
         self._hashed: tuple[weakref.ref[FloatArray], str] | None = None
         self.evaluator = Evaluator(device.records, self.trainer, hyper.threshold_quantile, device.ranking)
 
-    def context(self, notes: _Round) -> LocalContext:
-        hyper, when = self.welcome.hyper, self.device.evaluate
+    def context(self, notes: RoundNotes) -> LocalContext:
+        hyper, when, clock = self.welcome.hyper, self.device.evaluate, self.device.clock
 
         def observe(phase: Phase, epoch: int, state: ModelState, loss: float) -> None:
             notes.unjudged = partial(self.evaluator.evaluate, phase, epoch, state, loss)
             if when in ("epoch", "phase"):
-                self._judge(notes)
+                notes.judge(clock)
 
         return LocalContext(
             hyper=hyper, trainer=self.trainer, samples=self.device.records.samples, seed=self.welcome.seed,
@@ -234,17 +220,10 @@ class _Work:
             each_epoch=when == "epoch",
         )  # fmt: skip
 
-    async def judge_last(self, notes: _Round) -> None:
+    async def judge_last(self, notes: RoundNotes) -> None:
         """Judge the model that the round ends with, where none before it was."""
         if self.device.evaluate == "round" and notes.unjudged is not None:
-            await self.do("evaluation", self.device.offload(self._judge, notes))
-
-    def _judge(self, notes: _Round) -> None:
-        assert notes.unjudged is not None
-        clock = self.device.clock
-        begun = clock.now()
-        notes.evaluations.append(notes.unjudged())
-        notes.spent_s["evaluate"] = notes.spent_s.get("evaluate", 0.0) + clock.now() - begun
+            await self.do("evaluation", self.device.offload(notes.judge, self.device.clock))
 
     async def begin(self) -> None:
         """Take up the state that this device starts with: the one it kept, or that before round 1."""
@@ -254,7 +233,7 @@ class _Work:
             self.cut_short = kept.round + 1 if self.device.session.mail.standing(kept.round + 1) == "accepted" else None
             return
         self.remark = self.device.remark()
-        initial = self.device.offload(self.method.initial, self.context(_Round(0)))
+        initial = self.device.offload(self.method.initial, self.context(RoundNotes(0)))
         self.state = await self.do("initialisation", initial)
         if self.device.keeps_start:
             await self.keep(self.welcome.round)
@@ -289,15 +268,15 @@ class _Work:
             who = self.device.session.who.device
             raise GcaError(f"device {who} failed in {phase}: {type(error).__name__}: {error}") from error
 
-    async def train(self, notes: _Round, phase: str, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def train(self, notes: RoundNotes, phase: str, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a local phase and note its seconds, without those of the evaluations inside it, which no device in
         the field makes. On an emulated board it lasts as long as there, if that is longer."""
-        clock, aside = self.device.clock, notes.spent_s.get("evaluate", 0.0)
+        clock, aside = self.device.clock, notes.judging_s
         speed, begun = self.device.flops_per_s, clock.now()
         board = 0.0 if speed is None else self._flops(phase) / speed
         result = await self.do(phase, no_sooner(clock, board, self.device.offload(step, *args, **kwargs)))
         ended = clock.now()
-        notes.spent_s[phase] = max(board, ended - begun - (notes.spent_s.get("evaluate", 0.0) - aside))
+        notes.spent_s[phase] = max(board, ended - begun - (notes.judging_s - aside))
         notes.spans_s[phase] = begun, ended
         return result
 
@@ -307,26 +286,11 @@ class _Work:
         work = epochs.recon * trainer.flops if phase == self.method.stages[0] else epochs.align * trainer.encoder_flops
         return work * len(self.device.records.samples)
 
-    @contextmanager
-    def timed(self, notes: _Round, stage: str) -> Iterator[None]:
-        """Note the seconds of a stage."""
-        begun = self.device.clock.now()
-        yield
-        ended = self.device.clock.now()
-        notes.spent_s[stage], notes.spans_s[stage] = ended - begun, (begun, ended)
-
-    def telemetry(self, notes: _Round) -> Telemetry:
-        session, now = self.device.session, self.device.clock.now()
+    def telemetry(self, notes: RoundNotes) -> Telemetry:
+        """Return the report of a round; the first that was completed carries the remark, if there is one."""
         if notes.outcome == "completed" and self.remark:
             notes.detail, self.remark = self.remark, ""
-        spans = {stage: (now - begun, now - ended) for stage, (begun, ended) in notes.spans_s.items()}
-        return Telemetry(
-            run=session.mail.life, round=notes.round, device=session.who.device, seq=session.outbox.next_seq(),
-            outcome=notes.outcome, detail=notes.detail[:300], spent_s=notes.spent_s, spans_s=spans,
-            tallies=session.tally.drain(),
-            evaluations=tuple(notes.evaluations), ignored=dict(session.mail.ignored),
-            state_sha256=self.sha256(self.state.parameters),
-        )  # fmt: skip
+        return notes.report(self.device.session, self.device.clock.now(), self.sha256(self.state.parameters))
 
     def sha256(self, parameters: FloatArray) -> str:
         """Hash parameters, unless they are those hashed last: a device that sat a round out has learned nothing."""
