@@ -4,8 +4,9 @@
     python -m fuzz.decoder --atheris [CORPUS ...]          the same targets under coverage (pip install atheris)
 
 Of a hundred inputs, about 60 go to the decoder and a coordinator in the middle of a run, which keeps its study (20
-of them as uploads whose envelope is valid and whose body is not), 20 to a device's mailbox, 15 to the broker's parser
-and core, the rest to the readers of checkpoints and CSV files. Says how far memory grew after the first tenth.
+of them as uploads whose envelope is valid and whose body is not, 3 as what a server of the same name says), 20 to a
+device's mailbox, 15 to the broker's parser and core, the rest to the readers of checkpoints and CSV files. Says how far
+memory grew after the first tenth.
 """
 
 import argparse
@@ -35,11 +36,22 @@ from edge_client.errors import ConfigError, EnvironmentFault, ProtocolError
 from edge_client.model.trainer import ModelState
 from edge_client.protocol import topics
 from edge_client.protocol.codec import decode, decode_arrays, encode_arrays
-from edge_client.protocol.messages import Accept, Chunk, Join, Presence, Reject, RoundState, Telemetry, Welcome
+from edge_client.protocol.messages import (
+    SERVER,
+    Accept,
+    Chunk,
+    Join,
+    Presence,
+    Probe,
+    Reject,
+    RoundState,
+    Telemetry,
+    Welcome,
+)
 from fuzz.federation import CODES, RUN, Federation, Post
 from fuzz.mutate import mutated
 
-KINDS = (Accept, Chunk, Join, Presence, Reject, RoundState, Telemetry, Welcome)
+KINDS = (Accept, Chunk, Join, Presence, Probe, Reject, RoundState, Telemetry, Welcome)
 HONEST = "a"
 """The device that mostly sends what it should, so that rounds come to their ends and the run goes on."""
 RENEWED_EVERY = 50_000
@@ -81,7 +93,8 @@ class Targets:
         self.post, self.broker, self._connection = Post(), Broker(), 0
 
     def _next_run(self) -> None:
-        """Go on with another run where a hostile input has ended one, as it may: all devices can leave."""
+        """Go on with another run where a hostile input has ended one, as it may: all devices can leave, and another
+        server can be further."""
         self.close()
         self.federation = Federation(self._scratch / "study")
 
@@ -153,7 +166,10 @@ class Targets:
     def step(self, chance: random.Random) -> None:
         """Make one input and give it to its reader."""
         choice, federation = chance.random(), self.federation
-        if choice < 0.40:
+        if choice < 0.03:
+            topic, data = federation.of_a_server(chance)
+            self.message(topic, mutated(data, chance, federation.announced) if chance.random() < 0.7 else data)
+        elif choice < 0.40:
             device, hostile = chance.choice("abc"), chance.random() < 0.9
             topic, data = federation.valid(device, chance)
             if hostile and (device != HONEST or chance.random() < 0.05):
@@ -175,7 +191,7 @@ class Targets:
 
     def one_input(self, data: bytes) -> None:
         """Give bytes as they are to the reader that the first of them names."""
-        which, data = (data[0] % 8, data[1:]) if data else (0, b"")
+        which, data = (data[0] % 10, data[1:]) if data else (0, b"")
         device_topics = (topics.presence, topics.join, topics.telemetry)
         match which:
             case 0 | 1 | 2:
@@ -188,6 +204,10 @@ class Targets:
                 self.post.take(topics.down(RUN, "a", "welcome"), data)
             case 6:
                 self.frame(data)
+            case 7:
+                self.message(topics.round_state(RUN), data)
+            case 8:
+                self.message(topics.down(RUN, SERVER, "probe"), data)
             case _:
                 self.file(tuple(self._files)[len(data) % len(self._files)], data)
 

@@ -11,7 +11,7 @@ from broker_server.clustering import ClusteringSpec
 from broker_server.methods.base import Aggregate as Aggregated
 from broker_server.methods.gca import GcaServer
 from broker_server.plan import RunPlan
-from broker_server.rounds.actions import Accepted, Action, Aggregate, Amend, Closed, Note, Observe, Record
+from broker_server.rounds.actions import Accepted, Action, Aggregate, Amend, Closed, Note, Observe, Publish, Record
 from broker_server.rounds.coordinator import Coordinator
 from broker_server.study.store import StudyStore
 from edge_client.conversation.mailbox import Mailbox
@@ -20,6 +20,7 @@ from edge_client.hyperparameters import Hyperparameters
 from edge_client.protocol import topics
 from edge_client.protocol.chunks import split
 from edge_client.protocol.codec import encode, encode_arrays
+from edge_client.protocol.lives import Life
 from edge_client.protocol.messages import (
     SERVER,
     Accept,
@@ -37,7 +38,7 @@ from edge_client.protocol.messages import (
 )
 from edge_client.protocol.tally import TallySheet
 
-RUN, INSTANCE = "fuzz", "00000000"
+RUN, INSTANCE, INCARNATION = "fuzz", "00000000", "5f0c21aa"
 NAMES = ("a", "b", "c")
 SAMPLES, WIDTH, LATENT = 10, 5, 2
 HYPER = Hyperparameters(hidden=(4,), latent_dim=LATENT, upload_fraction=0.5)
@@ -54,7 +55,7 @@ class Federation:
 
     def __init__(self, folder: Path) -> None:
         # No limit to rubbish, so that all of it is read.
-        self.plan = RunPlan(run=RUN, incarnation="5f0c21aa", method="gca", seed=7, rounds=ROUNDS, hyper=HYPER,
+        self.plan = RunPlan(run=RUN, incarnation=INCARNATION, method="gca", seed=7, rounds=ROUNDS, hyper=HYPER,
                             devices=3, minimum_devices=1, patience_s=30.0, chunk_size=64, rubbish_limit=10**9,
                             message_limit=10**9)  # fmt: skip
         method = GcaServer(LATENT, HYPER.upload_fraction, ClusteringSpec("kmeans", 2), 7)
@@ -66,7 +67,10 @@ class Federation:
         self.now, self._seq = 0.0, count()
         self.accepted: dict[tuple[int, str], int] = {}
         self.rounds = 0
-        self.coordinator.announce(0.0)
+        self.announced = b""
+        for action in self.coordinator.announce(0.0):
+            self._write_down(action)
+        self.send(topics.round_state(RUN), self.announced)  # as a server hears itself
         for device in NAMES:
             for topic, message in self._arrival(device):
                 self.send(topic, encode(message))
@@ -96,6 +100,8 @@ class Federation:
 
     def _write_down(self, action: Action) -> None:
         match action:
+            case Publish(topic, payload) if topic == topics.round_state(RUN):
+                self.announced = payload
             case Record(record):
                 self.store.record_round(self._run, record)
             case Amend(amendment):
@@ -104,12 +110,13 @@ class Federation:
                 self.store.record_telemetry(self._run, telemetry, self.now)
             case Note(text):
                 self.store.note(self._run, self.round, None, "note", text)
+            case Closed(closing):
+                self.store.record_closing(self._run, closing)
 
     def close(self) -> None:
         """End the run, with what is left to be written down of it."""
         for action in (*self.coordinator.fail("the campaign is over", self.now), *self.coordinator.closing()):
-            if isinstance(action, Closed):
-                self.store.record_closing(self._run, action.closing)
+            self._write_down(action)
         self.store.close()
 
     @property
@@ -132,6 +139,21 @@ class Federation:
             case _:
                 return chance.choice(list(self.upload(device, encode_arrays(CODES))))
         return topic, encode(message)
+
+    def of_a_server(self, chance: random.Random) -> tuple[str, bytes]:
+        """Return a message that could come from a server of this run's name: of another run, of this one in another
+        life, or from this one's very twin; or what this one has said itself."""
+        if chance.random() < 0.2:
+            return topics.round_state(RUN), self.announced
+        life = Life(chance.choice((INCARNATION, "00000001", "ffffffff")), chance.choice((0, 0, 1, 9)))
+        seq = next(self._seq)
+        if chance.random() < 0.3:
+            probe = Probe(run=f"{RUN}.{life}", device=SERVER, seq=seq, instance=chance.choice((INSTANCE, "00000001")))
+            return topics.down(RUN, SERVER, "probe"), encode(probe)
+        round = max(0, self.round + chance.choice((-1, 0, 0, 1)))
+        kind = chance.choice(("waiting", "open", "closed", "ended"))
+        state = RoundState(run=f"{RUN}.{life}", round=round, device=SERVER, seq=seq, state=kind)
+        return topics.round_state(RUN), encode(state)
 
     def upload(self, device: str, body: bytes) -> Iterator[tuple[str, bytes]]:
         """Yield the messages of an upload with this body."""
@@ -158,7 +180,7 @@ class Post:
     """A device's mailbox in the middle of a round."""
 
     def __init__(self) -> None:
-        self._name = f"{RUN}.5f0c21aa"
+        self._name = f"{RUN}.{INCARNATION}"
         self._head = {"run": self._name, "round": 3, "device": SERVER, "seq": 7}
         self.mail = Mailbox(RUN, "a", INSTANCE, TallySheet())
         self.mail.take(topics.down(RUN, "a", "welcome"), encode(self._welcome()))

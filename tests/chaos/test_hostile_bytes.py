@@ -3,19 +3,26 @@
 import io
 import random
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from broker_server.rounds.coordinator import Coordinator
+from broker_server.rounds.gate import Gate, Rumour
 from broker_server.rounds.members import PROCESSES, Members
+from broker_server.study.results import last_run
+from broker_server.study.store import StudyStore
 from edge_client.checkpoint import Checkpoint, load, save
 from edge_client.data.csv_records import Columns, load_csv
 from edge_client.errors import ConfigError, EnvironmentFault
 from edge_client.model.trainer import ModelState
-from edge_client.protocol.messages import Presence
-from fuzz.decoder import campaign
+from edge_client.protocol.codec import encode
+from edge_client.protocol.messages import SERVER, Presence, Probe, RoundState
+from edge_client.protocol.topics import Address
+from fuzz.decoder import Targets, campaign
+from fuzz.federation import Federation
 from fuzz.mutate import mutated
 
 
@@ -26,6 +33,41 @@ def test_twenty_thousand_hostile_inputs_raise_nothing_untyped() -> None:
     assert outcomes["frames read"] > 0 and outcomes["frames refused"] > 0
     assert outcomes["rounds"] > 100  # the run went on all the while
     assert grown < 20
+
+
+def test_what_servers_say_of_each_other_is_among_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: Counter[str] = Counter()
+    read = Gate._of_a_server
+
+    def overheard(gate: Gate, address: Address, payload: bytes) -> Rumour | None:
+        found = read(gate, address, payload)
+        heard[f"{address.kind.__name__} {'used' if found else 'not used'}"] += 1
+        return found
+
+    monkeypatch.setattr(Gate, "_of_a_server", overheard)
+    outcomes, _ = campaign(5_000, seed=2, say=lambda text: None)
+    assert len(heard) == 4 and min(heard.values()) > 5, heard
+    assert outcomes["runs ended"] > 0
+
+
+def test_bytes_as_they_are_reach_those_readers_too(tmp_path: Path) -> None:
+    """What libFuzzer hands over: the first byte names the reader."""
+    targets = Targets(tmp_path)
+    further = RoundState(run="fuzz.00000001", round=9, device=SERVER, seq=0, state="open")
+    probe = Probe(run="fuzz.00000001", device=SERVER, seq=0, instance="00000001")
+    targets.one_input(b"\x08" + encode(probe))
+    assert targets.federation.coordinator.ledger.drain()[SERVER][0].messages == 1
+    targets.one_input(b"\x07" + encode(further))
+    assert targets.outcomes["runs ended"] == 1
+    targets.close()
+
+
+def test_what_the_end_of_a_run_gives_is_in_its_study(tmp_path: Path) -> None:
+    federation = Federation(tmp_path / "study")
+    federation.close()
+    with StudyStore.open(tmp_path / "study") as store:
+        said = store.rows("SELECT detail FROM events WHERE run = ? AND kind = 'note'", last_run(store).run)
+    assert any("the campaign is over" in text for (text,) in said)
 
 
 def test_a_campaign_repeats_with_its_seed() -> None:
