@@ -7,6 +7,7 @@ killed at an instant drawn from a seed: the program (which is the server), the n
 all at once; every third time the resumed run is killed as well. The exit code is 1 if any ended otherwise.
 """
 
+import argparse
 import os
 import random
 import signal
@@ -117,7 +118,9 @@ def await_round(folder: Path, round: int, run: "subprocess.Popen[str]") -> None:
 
 
 def main() -> int:
-    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="?", type=int, default=20)
+    runs = parser.parse_args().runs
     with tempfile.TemporaryDirectory() as scratch:
         config = Path(scratch) / "study.toml"
         config.write_text(STUDY)
