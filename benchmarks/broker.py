@@ -6,6 +6,7 @@ Both run at once on this machine and take turns, so the ratios hold on a noisy o
 Linux only: the processor time of the broker's process is read from /proc.
 """
 
+import argparse
 import asyncio
 import os
 import shutil
@@ -166,7 +167,7 @@ def main() -> None:
     mosquitto = shutil.which("mosquitto", path=os.environ.get("PATH", "") + ":/usr/sbin")
     with tempfile.TemporaryDirectory() as folder:
         ports = {"embedded": free_port()}
-        commands = {"embedded": [sys.executable, "-m", "benchmarks.broker", str(ports["embedded"])]}
+        commands = {"embedded": [sys.executable, "-m", "benchmarks.broker", "--serve", str(ports["embedded"])]}
         if mosquitto is None:
             print("mosquitto is not on PATH: no ratios")
         else:
@@ -190,7 +191,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        asyncio.run(serve("127.0.0.1", int(sys.argv[1])))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--serve", type=int, metavar="PORT", help="only be the embedded broker, on this port")
+    if (port := parser.parse_args().serve) is not None:
+        asyncio.run(serve("127.0.0.1", port))
     else:
         main()

@@ -6,8 +6,8 @@ The study is "demo" unless named; "paper/fashion_mnist" has devices with torch. 
 device adds; resident memory includes pages shared with the fork server.
 """
 
+import argparse
 import asyncio
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -40,8 +40,11 @@ class Watch(Quiet):
 
 
 def main() -> None:
-    devices = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    name = sys.argv[2] if len(sys.argv) > 2 else "demo"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("devices", nargs="?", type=int, default=20)
+    parser.add_argument("study", nargs="?", default="demo")
+    chosen = parser.parse_args()
+    devices, name = chosen.devices, chosen.study
     study = load_study(name, {"devices": devices, "rounds": 3 if name == "demo" else 1, "link": "none",
                               "isolation": "process", "training.recon_epochs": 1, "training.align_epochs": 1,
                               "training.upload_fraction": 1.0, "clustering.initialisations": 1,
