@@ -97,8 +97,8 @@ async def live(device: Device) -> ModelState:
                 await work.judge_last(notes)
                 await work.keep(last)
                 await device.report(work.telemetry(notes))
-            if opening.reason == COMPLETED and last == work.welcome.round:
-                await _come_late(work, last)
+            if opening.reason == COMPLETED and (last == work.welcome.round or last < opening.round):
+                await _come_late(work, opening.round)
 
             async def report_end() -> None:
                 await device.report(work.telemetry(RoundNotes(last, outcome="idle", detail=opening.reason)))
@@ -123,8 +123,8 @@ async def _finish(work: "_Work", round: int) -> None:
 
 
 async def _come_late(work: "_Work", last: int) -> None:
-    """Fetch the model that the run has ended with, where it is for all and no round has opened since this process
-    joined."""
+    """Fetch the model that the run has ended with, after its `last` round, where it is for all: this process joined
+    after that had opened, or was at an earlier one until the end."""
     if work.method.hears_all_broadcasts and work.holds < last:
         await _catch_up(work, RoundNotes(last + 1))
 

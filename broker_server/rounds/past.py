@@ -1,7 +1,9 @@
 """Rounds that are over, for devices that come back: whose uploads they were made of, and what they broadcast. Sans-io.
 
 Where a broadcast is for its round's cohort alone, a device that has delivered and was away since has it still to come,
-however many rounds have gone by without it. Where all hear every broadcast, the last one stands for all before it.
+however many rounds have gone by without it. Where all hear every broadcast, the last one stands for all before it; but
+whose uploads were accepted is of use there too: a device that died before it could keep what it had learned for one
+does that work again, and has its optimiser as it was.
 """
 
 from dataclasses import dataclass
@@ -26,7 +28,7 @@ class Broadcast:
 
 
 class Past:
-    """The last round, and as many before it as are of use and have room. `latest_only`: only the last is of use."""
+    """The last round, and as many before it as have room. `latest_only`: of broadcasts, only the last is of use."""
 
     def __init__(self, latest_only: bool) -> None:
         self._latest_only = latest_only
@@ -35,8 +37,10 @@ class Past:
     def add(self, round: Collection, broadcast: Broadcast | None) -> None:
         """Keep a round; the broadcast of one of an earlier life of the server may be made when it is asked for."""
         self._rounds[round.round] = over(round.round, round.accepted, round.rejected), broadcast
-        room = 0 if self._latest_only else MOST_BYTES
+        room = MOST_BYTES
         for number in sorted(self._rounds, reverse=True)[1:]:
+            if self._latest_only:
+                self._rounds[number] = self._rounds[number][0], None
             room -= self._bytes(number)
             if room < 0:
                 del self._rounds[number]
@@ -48,6 +52,10 @@ class Past:
     def broadcast(self, number: int) -> Broadcast | None:
         """Return what a round broadcast, if that is at hand."""
         return self._rounds[number][1] if number in self._rounds else None
+
+    def repeats(self, number: int) -> bool:
+        """Whether the broadcast of a round can be sent again: it is at hand, or can be made."""
+        return number in self._rounds and (not self._latest_only or number == max(self._rounds))
 
     def _bytes(self, number: int) -> int:
         round, broadcast = self._rounds[number]

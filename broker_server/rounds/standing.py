@@ -17,7 +17,7 @@ def standing(join: Join, current: Collection | None, past: Past, *, round: int, 
     match join.awaits:
         case "acceptance":
             return Standing(join.round, "closed") if asked is None else asked.standing(join.device)
-        case "broadcast" if past.round(join.round) is not None:
+        case "broadcast" if past.repeats(join.round):
             return Standing(join.round, "follows")
         case "broadcast":
             return Standing(join.round, "pending" if is_current and running else "gone")

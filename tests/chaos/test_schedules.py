@@ -105,3 +105,18 @@ def test_a_device_that_is_dead_for_a_while_at_whatever_moment_has_the_model_that
             ended = play(of, (Fault("kill with state", tenth / 10, "a", seconds),))
             assert (ended.terminal, ended.accepted, ended.flaws) == ("completed", model.accepted, ())
             assert ended.state == model.state, f"a was dead from {tenth / 10} s on, for {seconds} s"
+
+
+@pytest.mark.parametrize(("device", "at"), [("b", 3.1), ("d", 5.9), ("a", 5.9)])
+def test_a_device_that_dies_twice_over_a_round_that_it_delivered_for_learns_from_it_all_the_same(
+    device: str, at: float
+) -> None:
+    """Its upload is in as it dies, and the next round over as it dies again, so it keeps nothing of its own in between.
+    The model of the round to come it can fetch, but Adam's moments it has only from its own work. a is still at that
+    as the run ends."""
+    of = Setting("fedavg", 4, 0.5, 1)
+    model = undisturbed(of)
+    faults = [Fault("kill with state", at, device, 0.7), Fault("kill with state", at + 2.95, device, 0.8)]
+    ended = play(of, tuple(faults))
+    assert (ended.terminal, ended.accepted, ended.flaws) == ("completed", model.accepted, ())
+    assert ended.state == model.state

@@ -69,8 +69,18 @@ def test_what_a_broadcast_takes_is_told_from_the_last_whatever_is_sent_again() -
 def test_where_all_hear_all_only_the_last_broadcast_is_of_use() -> None:
     past = Past(latest_only=True)
     for round in (1, 2, 3):
-        past.add(over(round, "ab"), Broadcast((b"x",), 1, b"", 1))
-    assert [past.round(n) is not None for n in (1, 2, 3)] == [False, False, True]
+        past.add(over(round, "ab"), Broadcast((bytes(2 * MOST_BYTES),), 1, b"", 1))
+    assert [past.repeats(n) for n in (1, 2, 3, 4)] == [False, False, True, False]
+    assert [past.broadcast(n) is not None for n in (1, 2, 3)] == [False, False, True]
+    assert [past.round(n) is not None for n in (1, 2, 3)] == [True, True, True]  # whose uploads were accepted is small
+
+
+def test_of_whose_uploads_were_accepted_as_much_is_kept_as_has_room() -> None:
+    past, names = Past(latest_only=True), [f"d{number}" for number in range(1000)]
+    for round in range(1, 101):
+        past.add(over(round, names), Broadcast((b"x",), 1, b"", 1))
+    held = [n for n in range(1, 101) if past.round(n) is not None]
+    assert held == list(range(100 - MOST_BYTES // (1000 * NAME_BYTES), 101))
 
 
 def test_what_is_kept_is_bounded_whatever_is_broadcast() -> None:
@@ -85,7 +95,7 @@ def test_what_is_kept_is_bounded_whatever_is_broadcast() -> None:
     assert [n for n in range(1, 103) if past.round(n) is not None] == [102]
 
 
-def test_a_round_that_nobody_keeps_any_more_is_gone() -> None:
+def test_where_all_hear_all_an_earlier_broadcast_is_gone_and_the_fate_of_its_uploads_is_not() -> None:
     run = Driver(plan(rounds=5))
     run.coordinator._past._latest_only = True
     run.start("a", "b")
@@ -96,4 +106,4 @@ def test_a_round_that_nobody_keeps_any_more_is_gone() -> None:
     (welcome,) = told(run.join("a", 9.0, round=1, awaits="broadcast"), Welcome)
     assert welcome.standing.state == "gone"
     (welcome,) = told(run.join("a", 9.0, round=1, awaits="acceptance"), Welcome)
-    assert welcome.standing.state == "closed"
+    assert welcome.standing.state == "accepted"
