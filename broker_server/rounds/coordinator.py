@@ -258,7 +258,7 @@ class Coordinator:
             return self._go_on(now)
         told = self._door.weigh(None) if now >= self._muster.until_s else []
         have = len(self.members.joined)
-        if self._muster.complete(have, now):
+        if self._muster.complete(have, now) and not self._door.is_undecided:
             return [*told, *self._go_on(now)]
         if failure := self._muster.failure(have, now):
             return [*told, *self._end(False, failure, now)]

@@ -45,10 +45,18 @@ class Door:
             return [Note(dissent)] if dissent else []
         told: list[Action] = []
         for member in [m for m in self._members.joined.values() if not self._width.fits(m.input_dim)]:
+            has_died = self._members.away(member.device)
             self._members.remove(member.device)
+            if has_died and join is not None and join.device == member.device:
+                continue  # nobody would hear of it, and the sender takes its place
             told += self._refuse(member.device, member.instance, 0, self._width.objection(member.input_dim))
         self._members.input_dim = self._width.settled
         return told
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether devices differ, and who could decide is away."""
+        return self._width.settled is None
 
     def round_opens(self) -> None:
         """Let the width of the run's records stay what it is."""

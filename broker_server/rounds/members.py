@@ -96,6 +96,11 @@ class Members:
         member = self.joined.get(device)
         return member is not None and member.instance in self._online.get(device, ())
 
+    def away(self, device: str) -> bool:
+        """Whether a device that has joined is known to be cut off or dead. Of one that a server connected anew has not
+        heard of yet, nothing is known."""
+        return device in self._online and not self.online(device)
+
     @property
     def anyone_online(self) -> bool:
         """Whether a device that has joined is online."""

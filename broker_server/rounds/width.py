@@ -13,8 +13,9 @@ from edge_client.words import counted
 
 class Width:
     """Settled from the start if the plan says it. Else as soon as more than half of the expected devices agree, as many
-    are there as are expected, or no more are waited for: it is that of the most, and of equals that of the first. Until
-    the first round opens, it holds no longer than one of those who agreed is there."""
+    have joined as are expected, or no more are waited for: it is that of the most, and of equals that of the first.
+    Who is away has no say: it may be being prepared anew. But if all have joined, and it is of another mind, it is
+    waited for. Until the first round opens, a width holds no longer than one of those who agreed is there."""
 
     def __init__(self, plan: RunPlan, members: Members) -> None:
         self._devices, self._members = plan.devices, members
@@ -29,11 +30,14 @@ class Width:
             self.settled = None
         if self.settled is not None:
             return False
-        widths = self._widths(join)
-        if not widths:
+        everyone = self._widths(join)
+        if not everyone:
             return False
+        there = self._widths(join, there_only=True)
+        widths = there or everyone
         width, backed = Counter(widths.values()).most_common(1)[0]  # of equals the first
-        if join is not None and 2 * backed <= self._devices and len(widths) < self._devices:
+        all_heard = len(everyone) >= self._devices and (len(there) == len(everyone) or len({*everyone.values()}) == 1)
+        if join is not None and 2 * backed <= self._devices and not all_heard:
             return False
         self.settled = width
         self._said_by = "as of " + next(device for device, one in widths.items() if one == width)
@@ -67,14 +71,17 @@ class Width:
         return f"records differ: {ours}, {theirs}; most devices decide, or start the server with --features N"
 
     def _is_backed(self, join: Join | None) -> bool:
-        """Whether a device that has joined, and does not say otherwise by this `join`, has records of this width."""
+        """Whether a device that has joined and is there, and does not say otherwise by this `join`, has records of this
+        width."""
         return any(
             member.input_dim == self.settled
             and (join is None or join.device != device or join.input_dim == self.settled)
+            and not self._members.away(device)
             for device, member in self._members.joined.items()
         )
 
-    def _widths(self, join: Join | None) -> dict[str, int]:
+    def _widths(self, join: Join | None, there_only: bool = False) -> dict[str, int]:
         """The features of each device's records, in the order in which the devices came."""
-        widths = {device: member.input_dim for device, member in self._members.joined.items()}
+        joined, away = self._members.joined, self._members.away
+        widths = {name: one.input_dim for name, one in joined.items() if not (there_only and away(name))}
         return widths if join is None else widths | {join.device: join.input_dim}

@@ -112,6 +112,68 @@ def test_one_that_settled_it_alone_and_was_started_anew_may_say_otherwise() -> N
     assert told(run.arrive("wrong", 4.0, instance="11111111"), Welcome)
 
 
+def killed_after_they_settled_it() -> Driver:
+    """Two of three expected devices were prepared wrongly, agree, and die without a word."""
+    run = Driver(plan(devices=3, minimum_devices=3, join_s=60.0))
+    for device in ("wrong", "likewise"):
+        run.arrive(device, 1.0, width=7)
+    assert width_of(run) == 7
+    for device in ("wrong", "likewise"):
+        run.presence(device, 2.0, state="lost")
+    return run
+
+
+@pytest.mark.parametrize("last", ["right", "wrong", "likewise"])
+def test_the_dead_have_no_say_in_the_width(last: str) -> None:
+    """They come back mended, and the third device before, between or after them."""
+    run = killed_after_they_settled_it()
+    order = [*(name for name in ("right", "wrong", "likewise") if name != last), last]
+    answers = [run.arrive(device, 5.0, instance="11111111") for device in order]
+    assert all(told(answer, Welcome) for answer in answers) and width_of(run) == 5
+    assert "11111111" not in {reject.instance for answer in answers for reject in told(answer, Reject)}
+    assert not any(
+        f"{device} is refused" in note for device, answer in zip(order, answers, strict=True) for note in notes(answer)
+    )
+    assert only(answers[-1], Opened) == Opened(1, 3)
+
+
+def test_those_that_were_cut_off_as_a_wrong_device_came_last_are_waited_for() -> None:
+    run = Driver(plan(devices=3, minimum_devices=3, join_s=60.0))
+    for device in "ab":
+        run.arrive(device, 1.0)
+        run.presence(device, 2.0, state="lost")
+    came = run.arrive("wrong", 3.0, width=7)
+    assert told(came, Welcome) and not told(came, Reject) and run.coordinator.collection is None
+    run.arrive("a", 4.0)
+    settled = run.arrive("b", 5.0)
+    assert [reject.reason for reject in told(settled, Reject)] == ["unfit"] and width_of(run) == 5
+    assert sorted(run.coordinator.members.joined) == ["a", "b"]
+
+
+def test_when_no_more_are_waited_for_those_there_decide_and_not_the_dead() -> None:
+    run = killed_after_they_settled_it()
+    run.arrive("right", 3.0)
+    assert run.coordinator.collection is None
+    over = run.tick(60.0)
+    assert width_of(run) == 5 and list(run.coordinator.members.joined) == ["right"]
+    assert only(over, Finish).outcome.reason == "only 1 of 3 devices joined in 60 s"
+
+
+def test_devices_that_agree_wait_for_none_that_is_away() -> None:
+    run = Driver()
+    run.arrive("a", 1.0)
+    run.presence("a", 2.0, state="lost")
+    assert only(run.arrive("b", 3.0), Opened) == Opened(1, 2)
+
+
+def test_a_server_that_is_connected_anew_takes_nobody_for_dead_of_whom_it_has_not_heard_yet() -> None:
+    run = Driver(plan(devices=3, minimum_devices=3))
+    for device in "ab":
+        run.arrive(device, 1.0)
+    run.announce(2.0)
+    assert told(run.arrive("wrong", 2.0, width=7), Reject) and width_of(run) == 5
+
+
 def test_once_a_round_is_open_the_width_stays_though_all_have_left() -> None:
     run = Driver(plan(minimum_devices=1))
     run.start("a", "b")
