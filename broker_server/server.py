@@ -175,15 +175,19 @@ class Server:
                             await self._outbox.join()
                             self.listening.set()
                         async for message in transport.messages():
-                            if began or not message.retained or message.topic not in rivals.filters(self.plan.run):
-                                self._carry_out(self.coordinator.take(message.topic, message.payload, self.now))
+                            topic, kept = message.topic, message.retained
+                            if began or not kept or topic not in rivals.filters(self.plan.run):
+                                self._carry_out(self.coordinator.take(topic, message.payload, self.now, kept))
                             transport.acknowledge(message)
             except* ConnectionLost as lost:
+                if self.coordinator.has_given_way:  # to another server, which would be thrown off again
+                    self._over = True
                 wait = delay(failures, jitter)
                 failures += 1
                 self._sink.note(f"{lost.exceptions[0]}; next try in {wait:.1f} s")
             if not self._over:
                 await self._clock.sleep(wait)
+        self._stirred.set()
 
     @asynccontextmanager
     async def _sending(self, transport: Transport) -> AsyncIterator[None]:

@@ -49,6 +49,7 @@ from broker_server.study.records import ENDS_EARLY, Closing, Outcome, RoundRecor
 from broker_server.study.start import Start
 from edge_client.protocol import topics
 from edge_client.protocol.codec import Arrays
+from edge_client.protocol.lives import Life, life_in
 from edge_client.protocol.messages import COMPLETED, Chunk, Join, Presence, Probe, RoundState, Standing, Telemetry
 from edge_client.transport.pacing import slowest
 from edge_client.words import counted
@@ -90,9 +91,10 @@ class Coordinator:
         self.members.forget_presence()
         return [self._state(speaker), *self.tick(now)]
 
-    def take(self, topic: str, payload: bytes, now: float) -> list[Action]:
-        """Use one message. Whatever is wrong with it is counted and told to its device, and harms nobody else."""
-        match opened := self._gate.open(topic, payload):
+    def take(self, topic: str, payload: bytes, now: float, retained: bool = False) -> list[Action]:
+        """Use one message. Whatever is wrong with it is counted and told to its device, and harms nobody else.
+        `retained`: the broker had kept it from before this connection."""
+        match opened := self._gate.open(topic, payload, retained):
             case Letter():
                 told = self._read(opened, now)
             case Flawed(device, address, why):
@@ -169,6 +171,11 @@ class Coordinator:
         return self._end(False, reason, now) if self.outcome is None else []
 
     @property
+    def has_given_way(self) -> bool:
+        """Whether the run's topics, and the client id, are another server's."""
+        return self._superseded
+
+    @property
     def all_gone(self) -> bool:
         """Whether nobody has to be waited for any more, once the run has ended."""
         return self._farewell.all_gone(self.outcome, self.collection)
@@ -184,32 +191,35 @@ class Coordinator:
         return [Note(f"round {self._round}: the run is over, and no goodbye came from {missed}")] if missed else []
 
     def closing(self) -> list[Action]:
-        """Leave nothing behind: clear the retained presences, and hand over what the ledgers still hold."""
+        """Leave nothing behind: clear the retained presences, and hand over what the ledgers still hold. From now on
+        nothing is said."""
+        self._signs.stop()
         kept = [] if self._superseded else sorted(self.members.known)  # else the devices are another server's
         swept = [Publish(topics.presence(self.plan.run, device), b"", retain=True) for device in kept]
         return [*swept, Closed(Closing(self._round, self.ledger.drain(), dict(self.counts), self._conduct.drain()))]
 
     def _of_a_rival(self, other: RoundState | Probe, now: float) -> list[Action]:
         """Show another server of this run's name that this one is there, or give way to it."""
+        theirs = life_in(other.run, self.plan.run)
+        is_of_our_run = theirs is not None and theirs.incarnation == self.plan.incarnation
         if self.outcome is None and isinstance(other, RoundState) and yields(self.plan, self._round, other):
             self._superseded = True
-            why, is_a_twin = gives_way(self.plan, other, "on this broker"), other.run == self.plan.name
-            told = self._end(False, why, now)
-            if is_a_twin:  # devices would take our end for that of the run
-                told = [action for action in told if not isinstance(action, Publish)]
-            return [Superseded(why, at_once=is_a_twin), *told]
+            why = gives_way(self.plan, other, "on this broker")
+            # Devices would take our end for that of the run which another goes on with.
+            return [Superseded(why, at_once=is_of_our_run), *self._end(False, why, now, told=not is_of_our_run)]
         if self.outcome is not None and isinstance(other, RoundState):
-            self._superseded |= other.state != "ended"  # it has begun unheard: what stands on the broker is its own
+            if not (theirs is not None and Life(self.plan.incarnation, self.plan.life).goes_on_from(theirs)):
+                self._superseded |= other.state != "ended"  # begun unheard: what stands on the broker is its own
             return []
         self._signs.asked(now)
         return self._sign(now)
 
     def _sign(self, now: float) -> list[Action]:
-        """Announce the run anew if that is due for other servers. One that has ended does so for as long as it waits
+        """Show other servers that this one is there, if that is due. One that has ended does so for as long as it waits
         for devices, as it needs the client id that all share; one that has given way leaves it to the other."""
         if not self._signs.give(now) or self._superseded or (self.outcome is not None and self.all_gone):
             return []
-        return [self._state()]
+        return list(self._herald.sign())
 
     # ---- devices come and go ------------------------------------------------------------------------------------
 
@@ -346,9 +356,9 @@ class Coordinator:
             collection.missing, self.ledger.drain(), counts, dict(diagnostics), self._conduct.drain(),
         )  # fmt: skip
 
-    def _end(self, completed: bool, reason: str, now: float) -> list[Action]:
+    def _end(self, completed: bool, reason: str, now: float, told: bool = True) -> list[Action]:
         self.outcome = Outcome(completed, self._completed, now, reason)
         if self.collection is not None and self.collection.is_open:
             self.collection.closed_s = now
-        told: list[Action] = [self._state(), Finish(self.outcome)]
-        return told if completed else [*told, Note(f"{ENDS_EARLY}{reason}")]
+        end: list[Action] = [*([self._state()] if told else []), Finish(self.outcome)]
+        return end if completed else [*end, Note(f"{ENDS_EARLY}{reason}")]

@@ -59,15 +59,16 @@ class Gate:
         self._echoes = echoes
         self._plan, self._members, self._ledger, self._counts, self._conduct = plan, members, ledger, counts, conduct
         self._has_heard_itself = False
+        self._kept_by_broker: bytes | None = None
 
-    def open(self, topic: str, payload: bytes) -> Letter | Flawed | Stranger | Rumour | None:
+    def open(self, topic: str, payload: bytes, retained: bool = False) -> Letter | Flawed | Stranger | Rumour | None:
         """Return the message; None if it needs no answer."""
         try:
             address = topics.parse(topic, self._plan.run)
         except ProtocolError:
             address = Address(Header)
         if address.kind is RoundState or (address.kind is Probe and address.device == SERVER):
-            return self._of_a_server(address, payload)
+            return self._of_a_server(address, payload, retained)
         if (device := address.device) is None or device == SERVER:
             self._counts["foreign"] += 1  # no device's: one that calls itself the server, or none of our topics
             return None
@@ -104,10 +105,13 @@ class Gate:
         self._counts[reason] += 1
         self._conduct.useless(device, reason)
 
-    def _of_a_server(self, address: Address, payload: bytes) -> Rumour | None:
-        """Return what is not our own, come back to us. What others have announced before that is no news: it may have
-        been waiting for the client id that we share with a server that is dead. Its bytes are counted as a stranger's
-        are; our own words are not: no device sent them."""
+    def _of_a_server(self, address: Address, payload: bytes, retained: bool) -> Rumour | None:
+        """Return what is not our own, come back to us, and is news.
+
+        What others have announced before our own words came back is none: it may have been waiting for the client id
+        that we share with a server that is dead. What the broker has kept proves no life either, as it may have come
+        back from an old memory of its own; but whoever is alive has said something else by our next connection. The
+        bytes are counted as a stranger's are; those of our own words are not: no device sent them."""
         try:
             message = decode(payload, address.kind)
         except ProtocolError:
@@ -120,6 +124,10 @@ class Gate:
             self._has_heard_itself |= isinstance(message, RoundState)
             return None
         self._ledger.received(SERVER, "ignored", len(payload))
+        if retained:
+            known, self._kept_by_broker = self._kept_by_broker, payload
+            if known in (None, payload):
+                return None
         return Rumour(message) if self._has_heard_itself or isinstance(message, Probe) else None
 
     def _is_of_a_server(self, message: Header) -> bool:

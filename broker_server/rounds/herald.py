@@ -37,6 +37,7 @@ class Herald:
         # Devices that join again are welcomed again; then numbers, and so the sizes of messages, are as they were.
         self._seq = max(0, start.seq - 1 - plan.devices) if start.completed else 0
         self._last_round, self._last_size = 0, 0
+        self._announced: bytes | None = None
 
     @property
     def broadcast_bytes(self) -> int:
@@ -55,6 +56,13 @@ class Herald:
         message = RoundState(run=self._plan.name, round=round, device=SERVER, seq=self._number(), state=state,
                              cohort=cohort, deadline_s=deadline_s, reason=reason)  # fmt: skip
         return self._announce(message, audience)
+
+    def sign(self) -> list[Publish]:
+        """Say the last announcement again, to other servers: devices have heard it, and would only be kept busy."""
+        if self._announced is None:
+            return []
+        self._ledger.sent((SERVER,), "ignored", len(self._announced))  # by every device
+        return [Publish(topics.sign_of_life(self._plan.run), self._announced)]
 
     def close(self, collection: Collection, audience: tuple[str, ...], listeners: tuple[str, ...], arrays: Arrays,
               rate: float | None = None) -> list[Publish]:  # fmt: skip
@@ -124,7 +132,7 @@ class Herald:
         return self._seq - 1
 
     def _announce(self, message: RoundState, audience: Iterable[str]) -> Publish:
-        data = encode(message)
+        self._announced = data = encode(message)
         self.echoes.say(message, data)
         self._ledger.sent(audience, "control", len(data))
         return Publish(topics.round_state(self._plan.run), data, retain=True)

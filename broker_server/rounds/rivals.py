@@ -2,12 +2,13 @@
 
 All servers of a run's name write one retained topic and share one client id, so that two of them at once would throw
 each other off for ever. Whether a server that left an announcement behind is alive, no retained message can say: it is
-asked for a sign of life (`Probe`), which it gives by announcing its run anew; also one whose run has ended, for as
-long as devices may still need it. A dead one locks nobody out.
+asked for a sign of life (`Probe`), which it gives by saying its last announcement again, to servers alone; also one
+whose run has ended, for as long as devices may still need it. A dead one locks nobody out.
 
 A server that starts asks before anything else, and gives way to whoever answers. Two that began at one moment have both
 heard nobody; each finds the announcement of the other in place of its own when it is thrown off, and one gives way. Of
-two that go on with copies of one study, which bear one name, the one that finds the other's ends; it may be both.
+two that go on with copies of one study, the one of the earlier life ends, without a word to devices, which are the
+other's; of the same life, the one that finds the other's announcement; it may be both.
 """
 
 from broker_server.plan import RunPlan
@@ -75,15 +76,15 @@ class _Search:
         our own question comes back, and one that is alive has its run's state there; if that has ended, also the
         presence of a device that it waits for."""
         states, probes = filters(self._run)
-        presences = topics.presence(self._run, "+")
-        await transport.subscribe(states, presences, probes)
+        presences, signs = topics.presence(self._run, "+"), topics.sign_of_life(self._run)
+        await transport.subscribe(states, presences, probes, signs)
         await transport.publish(probes, self._probe)
         state: RoundState | None = None
         devices = False
         async for message in transport.messages():
             transport.acknowledge(message)
-            if message.topic == states:
-                other = self._of_another(message.payload)
+            if message.topic in (states, signs):
+                other = self._of_another(message.payload, message.retained)
                 if other is not None and not message.retained:
                     self.found = other
                     return
@@ -94,14 +95,14 @@ class _Search:
             else:
                 devices |= message.retained and _may_be_waited_for(message.payload)
 
-    def _of_another(self, payload: bytes) -> RoundState | None:
-        """Return a state, unless it is of this run in an earlier life, which is over."""
+    def _of_another(self, payload: bytes, retained: bool) -> RoundState | None:
+        """Return a state, unless the broker has kept it from an earlier life of this run, which is over."""
         try:
             state = decode(payload, RoundState)
         except ProtocolError:
             return None
         life = life_in(state.run, self._run)
-        return None if life is None or self._life.goes_on_from(life) else state
+        return None if life is None or (retained and self._life.goes_on_from(life)) else state
 
 
 def _may_be_waited_for(payload: bytes) -> bool:
@@ -117,10 +118,10 @@ def yields(plan: RunPlan, round: int, other: RoundState) -> bool:
     run, or a second one in the same, to a run that is further, and of two that have come as far to the one of the
     smaller incarnation."""
     ours, theirs = Life(plan.incarnation, plan.life), life_in(other.run, plan.run)
-    if theirs == ours:
-        return True
-    if theirs is None or other.state == "ended":
+    if theirs is None:
         return False
     if theirs.incarnation == ours.incarnation:
-        return theirs.goes_on_from(ours)
+        return theirs == ours or theirs.goes_on_from(ours)
+    if other.state == "ended":
+        return False
     return (-other.round, theirs.incarnation) < (-round, ours.incarnation)

@@ -1,7 +1,7 @@
 """When a server shows others of its run's name that it is there. Sans-io."""
 
 EVERY_S = 1.0
-"""A sign goes to all devices, and is kept by the broker: however often somebody asks, there is one in this time."""
+"""However often somebody asks, there is one sign in this time."""
 
 
 class SignsOfLife:
@@ -10,10 +10,15 @@ class SignsOfLife:
     def __init__(self) -> None:
         self.due_s: float | None = None
         self._earliest_s = float("-inf")
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Give none any more."""
+        self.due_s, self._stopped = None, True
 
     def asked(self, now: float) -> None:
         """Note that somebody asks."""
-        if self.due_s is None:
+        if self.due_s is None and not self._stopped:
             self.due_s = max(now, self._earliest_s)
 
     def give(self, now: float) -> bool:

@@ -9,6 +9,7 @@
 | round                        | server | RoundState  |
 | bc/<round>/<index>           | server | Chunk       |
 | dn/<device>/welcome ...      | server | Welcome, Accept, Reject, Probe; bc/<round>/<index>: Chunk |
+| dn/server/probe, sign        | server | Probe, RoundState: for other servers of the run's name |
 """
 
 import re
@@ -18,6 +19,7 @@ from msgspec import Struct
 from edge_client.errors import ProtocolError
 from edge_client.protocol.messages import (
     NAME,
+    SERVER,
     Accept,
     Chunk,
     Header,
@@ -69,6 +71,11 @@ def broadcast(run: str, round: int, index: int) -> str:
     return f"{ROOT}/{run}/bc/{round}/{index}"
 
 
+def sign_of_life(run: str) -> str:
+    """Return the topic on which a server shows other servers of its run's name, and no device, that it is there."""
+    return f"{ROOT}/{run}/dn/{SERVER}/sign"
+
+
 def down(run: str, device: str, verb: str) -> str:
     """Return the topic of one device's `verb`: welcome, accept, reject or probe."""
     return f"{ROOT}/{run}/dn/{device}/{verb}"
@@ -105,6 +112,8 @@ def parse(topic: str, run: str) -> Address:
             return Address(Chunk, None, _number(round), _number(index))
         case ["dn", device, "bc", round, index]:
             return Address(Chunk, _name(device), _number(round), _number(index))
+        case ["dn", device, "sign"] if device == SERVER:
+            return Address(RoundState)
         case ["dn", device, verb] if verb in _TO_DEVICE:
             return Address(_TO_DEVICE[verb], _name(device))
     raise ProtocolError(f"topic {topic[:200]!r} is not one of run {run!r}")

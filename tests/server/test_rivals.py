@@ -28,6 +28,7 @@ from edge_client.transport.mqtt import connector
 
 OTHER = f"{RUN}.00000001"
 """A smaller incarnation than the driver's."""
+SIGNS = topics.sign_of_life(RUN)
 
 
 def state(run: str, round: int, kind: str = "open") -> RoundState:
@@ -60,6 +61,7 @@ def hear_again(run: Driver, message: RoundState | Probe, now: float) -> list:
         (state(f"{NAME}.1", 0, "waiting"), True),  # a later life of our own run
         (state(NAME, 0, "waiting"), True),  # the same, and we never said so: a copy of our study
         (state(NAME, 1, "ended"), True),
+        (state(f"{NAME}.1", 9, "ended"), True),  # a later life has gone on to the end, while we stood still
         (state("else.00000001", 9), False),
         (state(RUN, 9), False),
     ],
@@ -178,7 +180,7 @@ def test_what_no_server_sent_is_foreign_and_its_bytes_are_counted_as_a_strangers
     ids=["questions", "announcements"],
 )
 def test_whoever_asks_without_end_has_one_answer_a_second(message: RoundState | Probe) -> None:
-    """Each goes to all devices. None is forgotten: who asked last may not have heard the answer before."""
+    """None is forgotten: who asked last may not have heard the answer before. Devices hear none of them."""
     run = Driver(plan(rubbish_limit=10, message_limit=20))
     run.start("a", "b")
     hear(run, message, 4.0)
@@ -188,8 +190,10 @@ def test_whoever_asks_without_end_has_one_answer_a_second(message: RoundState | 
     assert [s.run for s in told(run.tick(6.0), RoundState)] == [NAME]
     assert told(run.tick(9.0), RoundState) == []
     assert len(told(hear_again(run, message, 9.5), RoundState)) == 1
-    (tally,) = run.coordinator.ledger.drain()[SERVER]
-    assert (tally.kind, tally.messages, tally.message_bytes) == ("ignored", 2002, 2002 * len(encode(message)))
+    assert not [sign for sign in answers if isinstance(sign, Publish) and (sign.topic != SIGNS or sign.retain)]
+    heard, said = sorted(run.coordinator.ledger.drain()[SERVER], key=lambda tally: tally.direction, reverse=True)
+    assert (heard.kind, heard.messages, heard.message_bytes) == ("ignored", 2002, 2002 * len(encode(message)))
+    assert (said.kind, said.direction, said.messages) == ("ignored", "down", 4)
     assert run.coordinator.collection is not None and run.coordinator.collection.is_open
 
 
@@ -205,7 +209,7 @@ def test_one_that_has_ended_is_there_for_as_long_as_it_waits_for_devices() -> No
     run, probe = ended(), Probe(run=OTHER, device=SERVER, seq=0, instance="00000001")
     run.presence("a", 3.0, state="left")
     (answer,) = hear(run, probe)
-    assert isinstance(answer, Publish) and answer.retain
+    assert isinstance(answer, Publish) and (answer.topic, answer.retain) == (SIGNS, False)
     assert [(s.run, s.state) for s in told([answer], RoundState)] == [(NAME, "ended")]
     assert hear_again(run, probe, 5.5) == []
     run.presence("b", 5.9, state="left")
@@ -219,6 +223,34 @@ def test_one_that_has_ended_leaves_the_topics_to_a_server_that_has_begun_meanwhi
     assert [type(action) for action in run.coordinator.closing()] == [Closed]
     (again,) = [action for action in run.announce(6.0) if isinstance(action, Publish)]
     assert not again.retain
+
+
+def test_a_closed_server_gives_no_sign_any_more() -> None:
+    run, probe = ended(), Probe(run=OTHER, device=SERVER, seq=0, instance="00000001")
+    run.coordinator.closing()
+    assert hear(run, probe) == [] and run.tick(99.0) == []
+
+
+def test_the_end_leaves_the_topics_to_nobody_that_is_of_the_past() -> None:
+    run = ended()
+    run.coordinator.plan = replace(run.plan, life=2)
+    assert hear(run, state(f"{NAME}.1", 1)) == []
+    assert len([action for action in run.coordinator.closing() if isinstance(action, Publish)]) == 2
+
+
+def test_what_the_broker_has_kept_is_no_sign_of_life_until_it_has_kept_something_else() -> None:
+    """It may have lost its latest memory, and an old one have the state of a server that has been dead for weeks."""
+    run = Driver()
+    run.start("a", "b")
+    own = next(action for action in run.log if isinstance(action, Publish) and action.topic.endswith("/round"))
+    run.send(own.topic, own.payload, 2.0)
+    dead, place = encode(state(OTHER, 9)), topics.round_state(RUN)
+    for now in (3.0, 4.0, 5.0):
+        run.coordinator.announce(now)
+        assert run.coordinator.take(place, dead, now, retained=True) == []
+        assert run.coordinator.take(place, own.payload, now, retained=True) == []
+    alive = encode(structs.replace(state(OTHER, 9), seq=77))
+    assert only(run.coordinator.take(place, alive, 6.0, retained=True), Superseded)
 
 
 # ---- servers that run ----------------------------------------------------------------------------------------------
