@@ -280,14 +280,23 @@ class Run:
         if outcome is not None and not outcome.completed and not outcome.reason:
             self.flaws.append("ended early without a reason")
         self.flaws += [*counted_twice(self), *ledgers_that_disagree(self)]
-        whole = sha256()
-        for name in self.setting.names:
-            whole.update(self.states.get(name, b"?"))
-        complete = self.states.keys() == set(self.setting.names)
+        whole, last = sha256(), 0 if outcome is None else outcome.rounds
+        finals = [self._final(name, last) for name in self.setting.names]
+        for final in finals:
+            whole.update(final or b"?")
+        complete = None not in finals
         fates = tuple(tuple(r.outcome for r in p.reports) for n in self.setting.names for p in self.lives[n])
         return Ended(outcome, took, whole.hexdigest() if complete else None,
                      tuple(record.accepted for record in witness.records), fates, tuple(self.flaws),
                      tuple(witness.notes))  # fmt: skip
+
+    def _final(self, name: str, last: int) -> bytes | None:
+        """Return the model that a device ended with. One that was killed after the last round, or comes back when the
+        server has gone, has the one that it kept of that round."""
+        kept = self.kept.get(name)
+        if name not in self.states and self.lives[name][-1].dead and kept is not None and kept.round == last:
+            return kept.state.parameters.tobytes()
+        return self.states.get(name)
 
 
 def play(of: Setting, faults: tuple[Fault, ...]) -> Ended:

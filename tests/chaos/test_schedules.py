@@ -120,3 +120,11 @@ def test_a_device_that_dies_twice_over_a_round_that_it_delivered_for_learns_from
     ended = play(of, tuple(faults))
     assert (ended.terminal, ended.accepted, ended.flaws) == ("completed", model.accepted, ())
     assert ended.state == model.state
+
+
+@pytest.mark.parametrize("seed", [1214, 1361])
+def test_a_device_that_dies_as_the_run_ends_has_kept_the_model_of_its_last_round(seed: int) -> None:
+    """One is killed at its goodbye, the other started again as the server leaves."""
+    ended = judged(seed)
+    assert not ended.flaws, told(seed, ended)
+    assert ended.state == undisturbed(setting(seed)).state
