@@ -39,8 +39,8 @@ def test_what_servers_say_of_each_other_is_among_it(monkeypatch: pytest.MonkeyPa
     heard: Counter[str] = Counter()
     read = Gate._of_a_server
 
-    def overheard(gate: Gate, address: Address, payload: bytes) -> Rumour | None:
-        found = read(gate, address, payload)
+    def overheard(gate: Gate, address: Address, payload: bytes, retained: bool) -> Rumour | None:
+        found = read(gate, address, payload, retained)
         heard[f"{address.kind.__name__} {'used' if found else 'not used'}"] += 1
         return found
 
