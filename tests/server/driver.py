@@ -17,6 +17,7 @@ from edge_client.protocol import topics
 from edge_client.protocol.chunks import split
 from edge_client.protocol.codec import Arrays, decode, encode, encode_arrays
 from edge_client.protocol.messages import (
+    SERVER,
     Accept,
     Chunk,
     Header,
@@ -66,6 +67,11 @@ def only(actions: list[Action], kind: type[A]) -> A:
 
 def notes(actions: list[Action]) -> list[str]:
     return [action.text for action in actions if isinstance(action, Note)]
+
+
+def state(run: str, round: int, kind: Any = "open") -> RoundState:
+    """What another server announces."""
+    return RoundState(run=run, round=round, device=SERVER, seq=300, state=kind)
 
 
 @dataclass
